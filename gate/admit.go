@@ -1,0 +1,161 @@
+package gate
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Write is one write to a Node as admission sees it.
+type Write struct {
+	Operation admissionv1.Operation
+	// Subresource is empty for the Node itself, "status" for nodes/status.
+	Subresource string
+	// Name is the Node's name.
+	Name string
+	User authenticationv1.UserInfo
+	// Old is the stored Node; nil on CREATE.
+	Old *corev1.Node
+	// New is the Node as sent, or as other admission left it; nil on DELETE.
+	New *corev1.Node
+}
+
+// Cause says why admission arms.
+type Cause string
+
+const (
+	// CauseCreated: a Node is born armed.
+	CauseCreated Cause = "Created"
+	// CauseGoverned: the write makes the Node a governed one.
+	CauseGoverned Cause = "Governed"
+	// CauseKept: the write removes the taint and nothing shows that the agent
+	// serves.
+	CauseKept Cause = "Kept"
+	// CauseEvidence: the Node is open and the write shows that it must not be.
+	CauseEvidence Cause = "Evidence"
+)
+
+// Decision is what admission does with a write.
+type Decision struct {
+	// Arm says that the gate's taint is to be added at the end of the list.
+	Arm bool
+	// Value is the taint's value: as stored where it is put back, else the
+	// gate's.
+	Value string
+	// Cause says why, where Arm is set.
+	Cause Cause
+	// Verdict is the heartbeat's, on UPDATE of a governed Node.
+	Verdict Verdict
+}
+
+// Admit decides what mutating admission does with a write, in the mode enforce.
+// It is the twin of the mutation policies. Only the main resource is mutated:
+// the API server would drop a taint set through nodes/status.
+//
+// now is the judge's clock: the API server's corrected time where there is one,
+// else [LatestStamp] of the stored and the sent Node.
+func (g *Gate) Admit(w Write, now time.Time) Decision {
+	switch {
+	case w.Subresource != "" || w.New == nil || !g.Governs(w.New):
+		return Decision{}
+	case w.Operation == admissionv1.Create:
+		return g.decide(w, CauseCreated, "")
+	case w.Operation != admissionv1.Update || w.Old == nil || w.kubelet():
+		return Decision{}
+	}
+	verdict := g.JudgeWrite(w, now)
+	return g.decide(w, g.cause(w, verdict), verdict)
+}
+
+// JudgeWrite is the verdict on the result of an UPDATE. A heartbeat that the
+// gate's agent sets in this very write proves by itself that it lives; every
+// other is judged by now.
+func (g *Gate) JudgeWrite(w Write, now time.Time) Verdict {
+	return evidence{
+		annotations: w.New.Annotations,
+		uid:         w.Old.UID,
+		bootID:      w.Old.Status.NodeInfo.BootID,
+	}.judge(g, now, g.setsHeartbeat(w) && g.byAgent(w))
+}
+
+// cause is the reason to arm an UPDATE by this verdict, or empty.
+func (g *Gate) cause(w Write, verdict Verdict) Cause {
+	switch {
+	case !g.Governs(w.Old):
+		return CauseGoverned
+	case g.Armed(w.Old) && !verdict.Opens():
+		return CauseKept
+	case !g.Armed(w.Old) && verdict.Timeless() && (g.Adopted(w.Old) || g.Adopted(w.New)):
+		return CauseEvidence
+	}
+	return ""
+}
+
+// decide arms for the cause, unless there is none or the result is armed
+// already.
+func (g *Gate) decide(w Write, cause Cause, verdict Verdict) Decision {
+	if cause == "" || g.Armed(w.New) {
+		return Decision{Verdict: verdict}
+	}
+	value := g.Taint.Value
+	if w.Old != nil {
+		if stored, ok := g.find(w.Old.Spec.Taints); ok {
+			value = stored.Value
+		}
+	}
+	return Decision{Arm: true, Value: value, Cause: cause, Verdict: verdict}
+}
+
+// Apply returns the taints as the decision leaves them. The argument is never
+// changed.
+func (g *Gate) Apply(d Decision, taints []corev1.Taint) []corev1.Taint {
+	if !d.Arm {
+		return taints
+	}
+	return g.withTaintValue(taints, d.Value)
+}
+
+// kubelet reports whether the write is a kubelet's own. NodeRestriction refuses
+// any change of taints in it, so a mutation would make it fail.
+func (w Write) kubelet() bool {
+	return strings.HasPrefix(w.User.Username, KubeletUserPrefix) && slices.Contains(w.User.Groups, KubeletGroup)
+}
+
+// boundToNode reports whether the caller's token is bound to a pod on this Node.
+func (w Write) boundToNode() bool {
+	nodes, pods := w.User.Extra[ExtraNodeName], w.User.Extra[ExtraPodUID]
+	return len(nodes) == 1 && nodes[0] == w.Name && len(pods) > 0
+}
+
+// byAgent reports whether the gate's agent of this very node writes.
+func (g *Gate) byAgent(w Write) bool {
+	return w.User.Username == g.Agent.Username() && w.boundToNode()
+}
+
+// setsHeartbeat reports whether the write sets or changes the heartbeat.
+func (g *Gate) setsHeartbeat(w Write) bool { return sets(w, g.HeartbeatAnnotation()) }
+
+func sets(w Write, annotation string) bool {
+	sent, ok := w.New.Annotations[annotation]
+	if !ok {
+		return false
+	}
+	if w.Old == nil {
+		return true
+	}
+	stored, had := w.Old.Annotations[annotation]
+	return !had || stored != sent
+}
+
+func removes(w Write, annotation string) bool {
+	if w.Old == nil {
+		return false
+	}
+	_, had := w.Old.Annotations[annotation]
+	_, has := w.New.Annotations[annotation]
+	return had && !has
+}

@@ -1,0 +1,187 @@
+package gate
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// reservedTaintDomains belong to Kubernetes' own controllers, which would add
+// and remove a gate's taint as they see fit.
+func reservedTaintDomains() []string {
+	return []string{"node.kubernetes.io/", "node.cloudprovider.kubernetes.io/"}
+}
+
+// Validate returns every fault of a configuration with defaults, each with the
+// path of its field.
+func (c *Configuration) Validate() field.ErrorList {
+	var faults field.ErrorList
+	if c.APIVersion != APIVersion {
+		faults = append(faults, field.NotSupported(field.NewPath("apiVersion"), c.APIVersion, []string{APIVersion}))
+	}
+	if c.Kind != Kind {
+		faults = append(faults, field.NotSupported(field.NewPath("kind"), c.Kind, []string{Kind}))
+	}
+	if !slices.Contains(Modes(), c.Mode) {
+		faults = append(faults, field.NotSupported(field.NewPath("mode"), c.Mode, Modes()))
+	}
+	for i, prefix := range c.ToleratedPrefixes {
+		faults = append(faults, validatePrefix(prefix, field.NewPath("toleratedPrefixes").Index(i))...)
+	}
+	gates := field.NewPath("gates")
+	for i := range c.Gates {
+		faults = append(faults, c.Gates[i].validate(gates.Index(i))...)
+	}
+	return append(faults, c.validateUnique(gates)...)
+}
+
+// validateUnique: a taint or an annotation that two gates share would have them
+// open and arm against each other.
+func (c *Configuration) validateUnique(gates *field.Path) field.ErrorList {
+	var faults field.ErrorList
+	names, taints := map[string]bool{}, map[string]bool{}
+	for i := range c.Gates {
+		g := &c.Gates[i]
+		if names[g.Name] {
+			faults = append(faults, field.Duplicate(gates.Index(i).Child("name"), g.Name))
+		}
+		if taints[g.Taint.Key] {
+			faults = append(faults, field.Duplicate(gates.Index(i).Child("taint", "key"), g.Taint.Key))
+		}
+		names[g.Name], taints[g.Taint.Key] = true, true
+	}
+	return faults
+}
+
+func (g *Gate) validate(path *field.Path) field.ErrorList {
+	var faults field.ErrorList
+	faults = append(faults, invalid(path.Child("name"), g.Name, validation.IsDNS1123Label(g.Name))...)
+	faults = append(faults, g.Taint.validate(path.Child("taint"))...)
+	faults = append(faults, metav1validation.ValidateLabelSelector(g.NodeSelector,
+		metav1validation.LabelSelectorValidationOptions{}, path.Child("nodeSelector"))...)
+	faults = append(faults, g.Agent.validate(path.Child("agent"))...)
+	if g.FinalObject != FinalObjectAudit && g.FinalObject != FinalObjectDeny {
+		faults = append(faults, field.NotSupported(path.Child("finalObject"), g.FinalObject,
+			[]FinalObjectAction{FinalObjectAudit, FinalObjectDeny}))
+	}
+	names := map[string]bool{}
+	for i := range g.Checks {
+		check, at := &g.Checks[i], path.Child("checks").Index(i)
+		faults = append(faults, check.validate(at)...)
+		if names[check.Name] {
+			faults = append(faults, field.Duplicate(at.Child("name"), check.Name))
+		}
+		names[check.Name] = true
+	}
+	return faults
+}
+
+func (t Taint) validate(path *field.Path) field.ErrorList {
+	var faults field.ErrorList
+	faults = append(faults, invalid(path.Child("key"), t.Key, validation.IsQualifiedName(t.Key))...)
+	faults = append(faults, invalid(path.Child("value"), t.Value, validation.IsValidLabelValue(t.Value))...)
+	for _, domain := range reservedTaintDomains() {
+		if strings.HasPrefix(t.Key, domain) {
+			faults = append(faults, field.Invalid(path.Child("key"), t.Key, "belongs to Kubernetes' own controllers"))
+		}
+	}
+	if t.Effect != corev1.TaintEffectNoSchedule {
+		faults = append(faults, field.NotSupported(path.Child("effect"), t.Effect,
+			[]corev1.TaintEffect{corev1.TaintEffectNoSchedule}))
+	}
+	return faults
+}
+
+func (a Agent) validate(path *field.Path) field.ErrorList {
+	var faults field.ErrorList
+	faults = append(faults, invalid(path.Child("namespace"), a.Namespace, validation.IsDNS1123Label(a.Namespace))...)
+	faults = append(faults, invalid(path.Child("serviceAccount"), a.ServiceAccount,
+		validation.IsDNS1123Subdomain(a.ServiceAccount))...)
+	return append(faults, metav1validation.ValidateLabels(a.PodLabels, path.Child("podLabels"))...)
+}
+
+func (c *Check) validate(path *field.Path) field.ErrorList {
+	var faults field.ErrorList
+	faults = append(faults, invalid(path.Child("name"), c.Name, validation.IsDNS1123Label(c.Name))...)
+	if c.Dwell.Duration < 0 {
+		faults = append(faults, field.Invalid(path.Child("dwell"), c.Dwell.Duration.String(), "must not be negative"))
+	}
+	if c.Timeout.Duration <= 0 {
+		faults = append(faults, field.Invalid(path.Child("timeout"), c.Timeout.Duration.String(), "must be positive"))
+	}
+	switch {
+	case c.Socket == nil && c.Conflist == nil:
+		faults = append(faults, field.Required(path, "one of socket, conflist"))
+	case c.Socket != nil && c.Conflist != nil:
+		faults = append(faults, field.Invalid(path, c.Name, "only one of socket, conflist may be set"))
+	}
+	if c.Socket != nil {
+		faults = append(faults, validateSocketPath(c.Socket.Path, path.Child("socket", "path"))...)
+	}
+	if c.Conflist != nil {
+		faults = append(faults, c.Conflist.validate(path.Child("conflist"))...)
+	}
+	return faults
+}
+
+func (c *ConflistCheck) validate(path *field.Path) field.ErrorList {
+	faults := validatePath(c.Dir, path.Child("dir"))
+	faults = append(faults, validatePath(c.BinDir, path.Child("binDir"))...)
+	switch {
+	case c.PluginType == "":
+		faults = append(faults, field.Required(path.Child("pluginType"), "the chained plugin's type"))
+	case c.PluginType != filepath.Base(c.PluginType) || c.PluginType == "." || c.PluginType == "..":
+		faults = append(faults, field.Invalid(path.Child("pluginType"), c.PluginType, "is the name of a binary, without a path"))
+	}
+	return faults
+}
+
+func validateSocketPath(p string, path *field.Path) field.ErrorList {
+	faults := validatePath(p, path)
+	if len(p) > MaxSocketPath {
+		faults = append(faults, field.Invalid(path, p,
+			fmt.Sprintf("has %d bytes; the path of a Unix socket has at most %d", len(p), MaxSocketPath)))
+	}
+	return faults
+}
+
+func validatePath(p string, path *field.Path) field.ErrorList {
+	switch {
+	case p == "":
+		return field.ErrorList{field.Required(path, "an absolute path")}
+	case !filepath.IsAbs(p):
+		return field.ErrorList{field.Invalid(path, p, "must be an absolute path")}
+	case strings.ContainsRune(p, 0):
+		return field.ErrorList{field.Invalid(path, p, "must not contain a NUL")}
+	}
+	return nil
+}
+
+// validatePrefix: an empty prefix, or one of nodegate's own, would take the
+// confinement away.
+func validatePrefix(prefix string, path *field.Path) field.ErrorList {
+	domain, name, ok := strings.Cut(prefix, "/")
+	switch {
+	case !ok || domain == "":
+		return field.ErrorList{field.Invalid(path, prefix, "must begin with a domain and a slash, such as example.com/")}
+	case domain == Group || strings.HasSuffix(domain, "."+Group):
+		return field.ErrorList{field.Invalid(path, prefix, "must not be in a domain of "+Group)}
+	case name == "":
+		return invalid(path, prefix, validation.IsDNS1123Subdomain(domain))
+	}
+	return invalid(path, prefix, validation.IsQualifiedName(prefix))
+}
+
+func invalid(path *field.Path, value any, messages []string) field.ErrorList {
+	var faults field.ErrorList
+	for _, message := range messages {
+		faults = append(faults, field.Invalid(path, value, message))
+	}
+	return faults
+}

@@ -1,0 +1,83 @@
+package gate
+
+// Names that other programs and people rely on. A change to any of them is a
+// change of the contract.
+const (
+	// Group is the API group of everything that nodegate names.
+	Group = "nodegate.io"
+
+	// HeartbeatPrefix and the gate's name are the annotation in which the node's
+	// agent says that it serves. It MUST be written only by the gate's agent.
+	HeartbeatPrefix = "heartbeat." + Group + "/"
+
+	// BypassPrefix and the gate's name are the annotation by which a person opens
+	// a gate for a limited time. It MUST be written only with the verb
+	// [VerbBypass].
+	BypassPrefix = "bypass." + Group + "/"
+
+	// ExemptLabel set to "true" takes a Node out of the default node selector.
+	ExemptLabel = Group + "/exempt"
+
+	// InstalledAtAnnotation on the configuration's ConfigMap is the time, in
+	// [TimeLayout], at which nodegate was first installed. Upgrades MUST carry it
+	// over: the guard adopts Nodes that were created after it.
+	InstalledAtAnnotation = Group + "/installed-at"
+)
+
+// The default gate.
+const (
+	// DefaultName is the name of the gate where none is configured.
+	DefaultName = "agent"
+	// DefaultTaintKey is the key of the default gate's taint; it has no value.
+	DefaultTaintKey = Group + "/agent-not-ready"
+)
+
+// Where nodegate runs, and as whom.
+const (
+	// Namespace holds the controller, nodegate's own agent and the configuration.
+	Namespace = "nodegate-system"
+	// ControllerAccount is the service account of webhook and guard.
+	ControllerAccount = "nodegate-controller"
+	// AgentAccount is the service account of nodegate's own agent. Admission
+	// confines it to its own Node and its gates.
+	AgentAccount = "nodegate-agent"
+	// AgentLabel and AgentLabelValue select the agent pods by default.
+	AgentLabel      = "app.kubernetes.io/name"
+	AgentLabelValue = "nodegate-agent"
+	// ConfigMapName is the ConfigMap that holds the [Configuration].
+	ConfigMapName = "nodegate-config"
+	// ConfigMapKey is the key under which it stands there.
+	ConfigMapKey = "config.yaml"
+)
+
+// Field managers, so that managedFields and audit logs name the writer.
+const (
+	ManagerAgent = "nodegate-agent"
+	ManagerGuard = "nodegate-guard"
+	ManagerCLI   = "kubectl-nodegate"
+)
+
+// Virtual resource and verbs on which admission asks the cluster's authorizer.
+// The resource name of the check is the gate's name.
+const (
+	// ResourceGates is the resource, in [Group], that stands for gates in RBAC.
+	ResourceGates = "gates"
+	// VerbAdminister allows setting and removing heartbeats of any Node.
+	VerbAdminister = "administer"
+	// VerbBypass allows setting a bypass.
+	VerbBypass = "bypass"
+)
+
+// What the API server tells admission about a caller.
+const (
+	// KubeletUserPrefix and KubeletGroup together mark a kubelet's own write.
+	KubeletUserPrefix = "system:node:"
+	KubeletGroup      = "system:nodes"
+	// ExtraNodeName and ExtraPodUID are set for service account tokens bound to a
+	// pod. A token bound to a Node object has the first and not the second.
+	ExtraNodeName = "authentication.kubernetes.io/node-name"
+	ExtraPodUID   = "authentication.kubernetes.io/pod-uid"
+)
+
+// MetricsPrefix starts the name of every metric.
+const MetricsPrefix = "nodegate_"
