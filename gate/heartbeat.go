@@ -43,11 +43,12 @@ const (
 	BypassExpression = `^until=` + timeExpression + ` reason=[ -~]+$`
 )
 
-// The earliest and the latest time that count as a time at all; everything
+// MinTime and MaxTime are the earliest and the latest time, in [TimeLayout], that
+// count as a time at all; everything
 // outside is a clock that was never set, or forged.
 const (
-	minTime = "2020-01-01T00:00:00Z"
-	maxTime = "2099-12-31T23:59:59Z"
+	MinTime = "2020-01-01T00:00:00Z"
+	MaxTime = "2099-12-31T23:59:59Z"
 )
 
 // Heartbeat is what a node's agent says of itself: whether it serves, in which

@@ -132,8 +132,8 @@ func (g *Gate) bypassInReach(w Write) bool {
 	return validClock(latest) && !bypass.Until.After(latest.Add(MaxBypass))
 }
 
-// agentGates are the gates that nodegate's own agent serves.
-func (c *Configuration) agentGates() []*Gate {
+// AgentGates are the gates that nodegate's own agent serves.
+func (c *Configuration) AgentGates() []*Gate {
 	var gates []*Gate
 	for i := range c.Gates {
 		if c.Gates[i].Agent.Own() {
@@ -146,7 +146,7 @@ func (c *Configuration) agentGates() []*Gate {
 // sameMetadata reports whether only heartbeats and tolerated keys differ.
 func (c *Configuration) sameMetadata(w Write) bool {
 	heartbeats := map[string]bool{}
-	for _, g := range c.agentGates() {
+	for _, g := range c.AgentGates() {
 		heartbeats[g.HeartbeatAnnotation()] = true
 	}
 	mayChange := func(key string) bool { return heartbeats[key] || c.tolerates(key) }
@@ -159,7 +159,7 @@ func (c *Configuration) sameMetadata(w Write) bool {
 // sameSpec reports whether only taints of the agent's gates went, or were added
 // with a value that admission gives them.
 func (c *Configuration) sameSpec(w Write) bool {
-	gates := c.agentGates()
+	gates := c.AgentGates()
 	foreign := func(taints []corev1.Taint) []corev1.Taint {
 		for _, g := range gates {
 			taints = g.WithoutTaint(taints)

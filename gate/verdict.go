@@ -122,7 +122,7 @@ func ValidBootID(id string) bool {
 // validClock reports whether a time can be that of a working clock.
 func validClock(t time.Time) bool {
 	stamp := t.UTC().Format(TimeLayout)
-	return len(stamp) == len(minTime) && minTime <= stamp && stamp <= maxTime
+	return len(stamp) == len(MinTime) && MinTime <= stamp && stamp <= MaxTime
 }
 
 // LatestStamp is the latest time in the managedFields of the Nodes, the clock of
