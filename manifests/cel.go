@@ -33,7 +33,18 @@ func annotation(object, key string) string {
 	return fmt.Sprintf("%s.metadata.?annotations[?%s]", object, quote(key))
 }
 
-// annotationBefore is the same of oldObject, which is null on CREATE.
+// annotationText is its text, or empty. A value that is known to be a string
+// keeps the compiler from taking size() for that of bytes.
+func annotationText(object, key string) string {
+	return fmt.Sprintf("string(%s.orValue(''))", annotation(object, key))
+}
+
+// changes tests whether a write that has an object changes the annotation.
+func changes(key string) string {
+	return annotation("object", key) + " != " + annotationBefore(key)
+}
+
+// annotationBefore is the optional value in oldObject, which is null on CREATE.
 func annotationBefore(key string) string {
 	return fmt.Sprintf("(oldObject == null ? optional.none() : %s)", annotation("oldObject", key))
 }

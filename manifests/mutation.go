@@ -80,22 +80,20 @@ func judgement(g *gate.Gate) []admissionregistrationv1.Variable {
 	return []admissionregistrationv1.Variable{
 		armedVariable(g),
 		{Name: "stored", Expression: fmt.Sprintf("%s.filter(t, %s)", taints("oldObject"), isTaint(g))},
-		{Name: "heartbeat", Expression: annotation("object", heartbeat)},
-		{Name: "storedHeartbeat", Expression: annotation("oldObject", heartbeat)},
-		{Name: "bypass", Expression: annotation("object", bypass)},
+		{Name: "present", Expression: annotation("object", heartbeat) + ".hasValue()"},
+		{Name: "heartbeat", Expression: annotationText("object", heartbeat)},
+		{Name: "bypass", Expression: annotationText("object", bypass)},
 		{Name: "adopted", Expression: lines("||",
-			"variables.heartbeat.hasValue()", "variables.storedHeartbeat.hasValue()",
-			"variables.bypass.hasValue()", annotation("oldObject", bypass)+".hasValue()")},
+			"variables.present", annotation("oldObject", heartbeat)+".hasValue()",
+			annotation("object", bypass)+".hasValue()", annotation("oldObject", bypass)+".hasValue()")},
 		{Name: "stamps", Expression: stamps("oldObject", "object")},
 		{Name: "clock", Expression: latest},
-		{Name: "bypassed", Expression: fmt.Sprintf(
-			"variables.clock != '' && variables.bypass.optMap(b, %s && b.substring(6, 26) > variables.clock).orValue(false)",
-			wellFormed("b", gate.BypassExpression))},
-		{Name: "wellFormed", Expression: fmt.Sprintf("variables.heartbeat.optMap(h, %s).orValue(false)",
-			wellFormed("h", gate.HeartbeatExpression))},
-		{Name: "tokens", Expression: "variables.heartbeat.orValue('').split(' ')"},
+		{Name: "bypassed", Expression: "variables.clock != '' && " + wellFormed("variables.bypass", gate.BypassExpression) +
+			" && variables.bypass.substring(6, 26) > variables.clock"},
+		{Name: "wellFormed", Expression: wellFormed("variables.heartbeat", gate.HeartbeatExpression)},
+		{Name: "tokens", Expression: "variables.heartbeat.split(' ')"},
 		{Name: "bootID", Expression: "oldObject.?status.?nodeInfo.?bootID.orValue('')"},
-		{Name: "alive", Expression: lines("&&", byAgent(g), "variables.heartbeat != variables.storedHeartbeat")},
+		{Name: "alive", Expression: lines("&&", byAgent(g), "variables.present", changes(heartbeat))},
 		{Name: "verdict", Expression: verdict},
 		{Name: "cause", Expression: cause(g)},
 	}
@@ -105,7 +103,7 @@ func judgement(g *gate.Gate) []admissionregistrationv1.Variable {
 // taken from the clock, never from the heartbeat's time, and nothing is parsed
 // that has not been matched.
 const verdict = `variables.bypassed ? 'Bypassed'
-: !variables.heartbeat.hasValue() ? 'Absent'
+: !variables.present ? 'Absent'
 : !variables.wellFormed ? 'Malformed'
 : variables.tokens[5] != 'node=' + oldObject.metadata.?uid.orValue('') ? 'OtherNode'
 : !variables.bootID.matches('[^0-]') || variables.tokens[4] != 'boot=' + variables.bootID ? 'OtherBoot'

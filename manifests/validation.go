@@ -29,10 +29,6 @@ func writersPolicy(cfg *gate.Configuration, i int) *admissionregistrationv1.Vali
 	return policy
 }
 
-func changes(key string) string {
-	return annotation("object", key) + " != " + annotationBefore(key)
-}
-
 func writersVariables(g *gate.Gate) []admissionregistrationv1.Variable {
 	heartbeat, bypass := g.HeartbeatAnnotation(), g.BypassAnnotation()
 	return []admissionregistrationv1.Variable{
@@ -43,7 +39,7 @@ func writersVariables(g *gate.Gate) []admissionregistrationv1.Variable {
 		{Name: "mayBypass", Expression: authorized(g, gate.VerbBypass)},
 		{Name: "setsHeartbeat", Expression: "object != null && " + annotation("object", heartbeat) + ".hasValue() && " + changes(heartbeat)},
 		{Name: "removesHeartbeat", Expression: "object != null && !" + annotation("object", heartbeat) + ".hasValue() && " + changes(heartbeat)},
-		{Name: "bypass", Expression: "object == null ? '' : " + annotation("object", bypass) + ".orValue('')"},
+		{Name: "bypass", Expression: "object == null ? '' : " + annotationText("object", bypass)},
 		{Name: "setsBypass", Expression: "object != null && " + annotation("object", bypass) + ".hasValue() && " + changes(bypass)},
 		{Name: "removesBypass", Expression: "object != null && !" + annotation("object", bypass) + ".hasValue() && " + changes(bypass)},
 		{Name: "stamps", Expression: "oldObject == null ? " + stamps("object") + " : " + stamps("oldObject", "object")},
