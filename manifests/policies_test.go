@@ -208,4 +208,3 @@ func stringAt(content map[string]any, fields ...string) (string, bool) {
 	value, found := current.(string)
 	return value, found
 }
-

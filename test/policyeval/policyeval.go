@@ -36,6 +36,9 @@ import (
 type Policy struct {
 	// Name is the policy's.
 	Name string
+	// Maps evaluates on Nodes that were converted to maps, as API servers did
+	// before they learnt to read typed objects.
+	Maps bool
 
 	selector    labels.Selector
 	compiler    *plugincel.CompositedCompiler
@@ -160,7 +163,7 @@ func declarations() plugincel.OptionalVariableDeclarations {
 // Evaluate runs the policy on a write. An error is one that an API server would
 // have had in the evaluation: a policy that is total has none.
 func (p *Policy) Evaluate(ctx context.Context, w gate.Write, authorized Authorizer) (Result, error) {
-	in, err := newInput(w, authorized)
+	in, err := p.newInput(w, authorized)
 	if err != nil {
 		return Result{}, err
 	}
@@ -180,21 +183,23 @@ func (p *Policy) Evaluate(ctx context.Context, w gate.Write, authorized Authoriz
 			return result, err
 		}
 		result.Cost += celconfig.RuntimeCELCostBudget - remaining
-		patched, err := patch.NewJSONPatcher(mutation).Patch(p.compiler.CreateContext(ctx), patch.Request{
+		object, err := patch.NewJSONPatcher(mutation).Patch(p.compiler.CreateContext(ctx), patch.Request{
 			VersionedAttributes: in.attributes, ObjectInterfaces: objectInterfaces(), OptionalVariables: in.bindings,
 		}, celconfig.RuntimeCELCostBudget)
 		if err != nil {
 			return result, err
 		}
-		in.attributes.UpdateObject(patched)
-		result.Node = patched.(*corev1.Node)
+		in.attributes.UpdateObject(object)
+		if result.Node, err = patched(object); err != nil {
+			return result, err
+		}
 	}
 	return result, nil
 }
 
 // Variable evaluates a variable of type string of the policy for a write.
 func (p *Policy) Variable(ctx context.Context, name string, w gate.Write, authorized Authorizer) (string, error) {
-	in, err := newInput(w, authorized)
+	in, err := p.newInput(w, authorized)
 	if err != nil {
 		return "", err
 	}
@@ -258,13 +263,14 @@ type input struct {
 	bindings   plugincel.OptionalVariableBindings
 }
 
-func newInput(w gate.Write, authorized Authorizer) (*input, error) {
-	var object, old runtime.Object
-	if w.New != nil {
-		object = typed(w.New)
+func (p *Policy) newInput(w gate.Write, authorized Authorizer) (*input, error) {
+	object, err := p.object(w.New)
+	if err != nil {
+		return nil, err
 	}
-	if w.Old != nil {
-		old = typed(w.Old)
+	old, err := p.object(w.Old)
+	if err != nil {
+		return nil, err
 	}
 	kind, resource := corev1.SchemeGroupVersion.WithKind("Node"), corev1.SchemeGroupVersion.WithResource("nodes")
 	attributes := admission.NewAttributesRecord(object, old, kind, "", w.Name, resource, w.Subresource,
@@ -280,10 +286,34 @@ func newInput(w gate.Write, authorized Authorizer) (*input, error) {
 	}, nil
 }
 
-func typed(node *corev1.Node) *corev1.Node {
+// object is the Node as the evaluation sees it.
+func (p *Policy) object(node *corev1.Node) (runtime.Object, error) {
+	if node == nil {
+		return nil, nil
+	}
 	node = node.DeepCopy()
 	node.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
-	return node
+	if !p.Maps {
+		return node, nil
+	}
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(node)
+	if err != nil {
+		return nil, fmt.Errorf("converting node %q: %w", node.Name, err)
+	}
+	return &unstructured.Unstructured{Object: content}, nil
+}
+
+// patched is the Node that a mutation made.
+func patched(object runtime.Object) (*corev1.Node, error) {
+	if node, ok := object.(*corev1.Node); ok {
+		return node, nil
+	}
+	node := &corev1.Node{}
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
+	if err != nil {
+		return nil, err
+	}
+	return node, runtime.DefaultUnstructuredConverter.FromUnstructured(content, node)
 }
 
 func objectInterfaces() admission.ObjectInterfaces {
