@@ -48,7 +48,7 @@ func kubernetesBinary(name string, given bool) binary {
 // tellsVersion reports whether the output of a binary asked for its version
 // names the wanted one. etcd leaves out the "v".
 func tellsVersion(output, want string) bool {
-	for _, word := range strings.Fields(output) {
+	for word := range strings.FieldsSeq(output) {
 		if word == want || "v"+word == want {
 			return true
 		}

@@ -63,7 +63,7 @@ func (b *builder) lock(ctx context.Context) (unlock func(), err error) {
 
 func (b *builder) buildAll(ctx context.Context, list []binary) error {
 	if len(list) > 0 {
-		b.progress.say("building the control plane in %s; the first time takes minutes", b.dir)
+		b.progress.sayf("building the control plane in %s; the first time takes minutes", b.dir)
 	}
 	for i, bin := range list {
 		start := time.Now()
@@ -71,7 +71,7 @@ func (b *builder) buildAll(ctx context.Context, list []binary) error {
 		if err := b.progress.during(what, func() error { return b.buildOne(ctx, bin) }); err != nil {
 			return fmt.Errorf("building %s: %w", bin, err)
 		}
-		b.progress.say("built %s %s in %s", bin.name, b.pins.version(bin.module), elapsed(start))
+		b.progress.sayf("built %s %s in %s", bin.name, b.pins.version(bin.module), elapsed(start))
 	}
 	return nil
 }

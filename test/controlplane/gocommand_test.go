@@ -24,8 +24,8 @@ func TestExplain(t *testing.T) {
 
 	t.Run("what nobody has advice for stays as it is", func(t *testing.T) {
 		err := &commandError{err: errors.New("exit status 1"), output: "x.go:1: undefined: y"}
-		if got := explain(err); got != error(err) {
-			t.Errorf("got %v, want %v", got, err)
+		if got := explain(err).Error(); got != err.Error() {
+			t.Errorf("got %q, want %q", got, err)
 		}
 	})
 }

@@ -32,8 +32,15 @@ func tryLock(path string) (file *os.File, held bool, err error) {
 // waitForLock blocks until the lock is free or ctx ends. On error the file is
 // closed, if need be once the lock was got after all.
 func waitForLock(ctx context.Context, file *os.File) error {
-	got := make(chan error, 1)
-	go func() { got <- flock(file, syscall.LOCK_EX) }()
+	got := make(chan error)
+	go func() {
+		err := flock(file, syscall.LOCK_EX)
+		select {
+		case got <- err:
+		case <-ctx.Done():
+			_ = file.Close()
+		}
+	}()
 	select {
 	case err := <-got:
 		if err != nil {
@@ -41,10 +48,6 @@ func waitForLock(ctx context.Context, file *os.File) error {
 		}
 		return err
 	case <-ctx.Done():
-		go func() {
-			<-got
-			_ = file.Close()
-		}()
 		return fmt.Errorf("%w (%w)", ErrInterrupted, context.Cause(ctx))
 	}
 }

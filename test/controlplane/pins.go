@@ -82,9 +82,15 @@ func (p pins) folder() string {
 
 func (p pins) digest() string {
 	hash := sha256.New()
-	// Neither the values nor writing to a hash can make Encode fail.
-	_ = json.NewEncoder(hash).Encode([]any{
-		p.Require, p.Exclude, p.Replace, buildFlags(p.version(kubernetesModule), time.Time{}),
-	})
+	for _, m := range p.Require {
+		fmt.Fprintln(hash, "require", m.Path, m.Version)
+	}
+	for _, m := range p.Exclude {
+		fmt.Fprintln(hash, "exclude", m.Path, m.Version)
+	}
+	for _, r := range p.Replace {
+		fmt.Fprintln(hash, "replace", r.Old.Path, r.Old.Version, "=>", r.New.Path, r.New.Version)
+	}
+	fmt.Fprintln(hash, buildFlags(p.version(kubernetesModule), time.Time{}))
 	return hex.EncodeToString(hash.Sum(nil))[:12]
 }

@@ -23,9 +23,9 @@ func newProgress(log io.Writer, terminal bool) *progress {
 	return &progress{log: log, every: time.Minute}
 }
 
-// say writes a line that stays.
-func (p *progress) say(format string, args ...any) {
-	_, _ = fmt.Fprintf(p.log, format+"\n", args...)
+// sayf writes a line that stays.
+func (p *progress) sayf(format string, args ...any) {
+	fmt.Fprintf(p.log, format+"\n", args...)
 }
 
 // during runs f and keeps telling for how long.
@@ -60,15 +60,15 @@ const clearLine = "\r\x1b[K"
 // show writes a line that, on a terminal, the next one replaces.
 func (p *progress) show(line string) {
 	if p.terminal {
-		_, _ = fmt.Fprint(p.log, clearLine+line)
+		fmt.Fprint(p.log, clearLine+line)
 		return
 	}
-	p.say("%s", line)
+	p.sayf("%s", line)
 }
 
 func (p *progress) clear() {
 	if p.terminal {
-		_, _ = fmt.Fprint(p.log, clearLine)
+		fmt.Fprint(p.log, clearLine)
 	}
 }
 

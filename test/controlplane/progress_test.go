@@ -35,7 +35,7 @@ func TestProgress_During(t *testing.T) {
 					<-time.After(tc.takes) // on the clock of the bubble
 					return wantErr
 				})
-				if err != wantErr {
+				if !errors.Is(err, wantErr) {
 					t.Errorf("error: got %v, want %v", err, wantErr)
 				}
 				if got := log.String(); got != tc.want {

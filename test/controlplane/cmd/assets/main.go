@@ -29,8 +29,8 @@ func main() {
 	}
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
 	dir, err := controlplane.Ensure(ctx, o)
+	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "assets:", err)
 		os.Exit(1)
