@@ -1,0 +1,121 @@
+# Needs Go, make, git and a POSIX shell; `make race` needs a C compiler too.
+
+GO ?= go
+SHELL := /bin/sh
+
+# The same result whatever the environment and `go env -w` say.
+export CGO_ENABLED := 0
+export GOFLAGS := -mod=readonly -buildvcs=false
+export GOWORK := off
+export GO111MODULE := on
+
+# Modules with packages. tools/ has none, it pins the linter.
+MODULES := . test/controlplane
+
+# Flags for every go test, such as TESTFLAGS=-v.
+TESTFLAGS ?=
+# ASSETS_FLAGS=--kubelet builds the kubelet too.
+ASSETS_FLAGS ?=
+
+ASSETS := $(GO) -C test/controlplane run ./cmd/assets $(ASSETS_FLAGS)
+LINT := $(GO) tool -modfile="$(CURDIR)/tools/go.mod" golangci-lint
+GOFMT := "$$($(GO) env GOROOT)/bin/gofmt"
+
+# each runs a command in every module of a list and fails if one failed.
+each = failed=0; for module in $(1); do (cd $$module && $(2)) || failed=1; done; exit $$failed
+
+.PHONY: help
+help: ## Show this help (the default)
+	@echo 'Usage: make TARGET'
+	@echo
+	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  \1	\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+##  Build and test
+
+.PHONY: assets
+assets: require-go ## Build the control plane for tests if missing, print its folder
+	@$(ASSETS)
+
+.PHONY: test
+test: require-go ## Run all tests against a real API server and etcd
+	@assets=$$($(ASSETS)) || exit 1; export KUBEBUILDER_ASSETS="$$assets"; \
+	$(call each,$(MODULES),$(GO) test $(TESTFLAGS) ./...)
+
+.PHONY: race
+race: export CGO_ENABLED := 1
+race: require-go require-cc ## Run all tests with the race detector (needs a C compiler)
+	@assets=$$($(ASSETS)) || exit 1; export KUBEBUILDER_ASSETS="$$assets"; \
+	$(call each,$(MODULES),$(GO) test -race $(TESTFLAGS) ./...)
+
+.PHONY: clean
+clean: ## Remove what was built in the tree (the cache outside it stays)
+	rm -rf bin out
+
+##  Check and mend
+
+.PHONY: verify
+verify: require-go ## Check all that does not need running the code
+	@$(MAKE) --no-print-directory -k verify-fmt verify-vet verify-tidy verify-generated verify-lint
+
+.PHONY: verify-fmt
+verify-fmt: require-go
+	@echo 'verify: gofmt'
+	@files=$$($(GOFMT) -l .); [ -z "$$files" ] || { \
+		echo "not formatted, run make update:"; echo "$$files"; exit 1; } >&2
+
+.PHONY: verify-vet
+verify-vet: require-go
+	@echo 'verify: go vet'
+	@$(call each,$(MODULES),$(GO) vet ./...)
+
+.PHONY: verify-tidy
+verify-tidy: require-go
+	@echo 'verify: go mod tidy'
+	@$(call each,$(MODULES) tools,$(GO) mod tidy -diff || { \
+		echo "$$module/go.mod is not tidy; run make update" >&2; false; })
+
+# A tree object of the files as they are, untracked ones included; the index
+# of the user is not touched.
+SNAPSHOT = GIT_INDEX_FILE="$$(git rev-parse --absolute-git-dir)/verify-index"; export GIT_INDEX_FILE; \
+	rm -f "$$GIT_INDEX_FILE"; git add -A && git write-tree; rm -f "$$GIT_INDEX_FILE"
+
+.PHONY: verify-generated
+verify-generated: require-go
+	@echo 'verify: generated files'
+	@before=$$($(SNAPSHOT)); [ -n "$$before" ] && $(MAKE) -s generate || exit 1; \
+	after=$$($(SNAPSHOT)); [ "$$before" = "$$after" ] || { \
+		echo "generated files were out of date; they are made anew, commit them:"; \
+		git diff --stat "$$before" "$$after"; exit 1; } >&2
+
+.PHONY: verify-lint
+verify-lint: require-go
+	@echo 'verify: golangci-lint'
+	@$(call each,$(MODULES),$(LINT) run ./...)
+
+.PHONY: update
+update: require-go generate ## Mend what verify checks, as far as it mends itself
+	@$(call each,$(MODULES) tools,$(GO) mod tidy)
+	@$(call each,$(MODULES),$(LINT) run --fix ./...)
+
+.PHONY: generate
+generate: require-go ## Make generated files anew
+	@$(call each,$(MODULES),$(GO) generate ./...)
+
+##  Requirements, checked before they are stumbled over
+
+.PHONY: require-go
+require-go:
+	@want=$$(sed -n 's/^go //p' go.mod); \
+	command -v $(GO) >/dev/null || { \
+		echo "make: there is no $(GO) on PATH; install Go $$want or newer"; exit 1; } >&2; \
+	have=$$($(GO) env GOVERSION) || exit 1; have=$${have#go}; have=$${have%% *}; \
+	older=$$(printf '%s\n' "$$want" "$$have" | sort -t. -k1,1n -k2,2n -k3,3n | head -n 1); \
+	case $$have in devel*) older=$$want;; esac; \
+	[ "$$older" = "$$want" ] || { \
+		echo "make: this is Go $$have, but go.mod asks for $$want or newer; upgrade it or set GOTOOLCHAIN=auto"; \
+		exit 1; } >&2
+
+.PHONY: require-cc
+require-cc: require-go
+	@cc=$$($(GO) env CC); command -v $${cc%% *} >/dev/null || { \
+		echo "make: the race detector needs a C compiler, and there is no $$cc; install one or set CC"; exit 1; } >&2
