@@ -15,9 +15,12 @@ import (
 // they stand.
 func TestTable(t *testing.T) {
 	now := time.Date(2026, 11, 29, 11, 2, 53, 0, time.UTC)
-	cfg := cases.Config()
 	for _, tc := range cases.Table() {
 		t.Run(tc.ID, func(t *testing.T) {
+			cfg := cases.Config()
+			if tc.Tolerating {
+				cfg.ToleratedPrefixes = []string{cases.ToleratedPrefix}
+			}
 			node := cases.Blank("node-1", "0deb1067-949c-4b9d-8907-4eaeaea221b2", now)
 			if tc.Stored != nil {
 				tc.Stored(node, now)

@@ -42,7 +42,7 @@ func mutatingPolicy(g *gate.Gate, name string, operation admissionregistrationv1
 		TypeMeta:   metav1.TypeMeta{APIVersion: admissionregistrationv1.SchemeGroupVersion.String(), Kind: "MutatingAdmissionPolicy"},
 		ObjectMeta: objectMeta(g, name),
 		Spec: admissionregistrationv1.MutatingAdmissionPolicySpec{
-			FailurePolicy:      ptr(admissionregistrationv1.Fail),
+			FailurePolicy:      new(admissionregistrationv1.Fail),
 			ReinvocationPolicy: admissionregistrationv1.IfNeededReinvocationPolicy,
 			MatchConstraints:   matchNodes(rule("nodes", operation)),
 		},

@@ -150,7 +150,7 @@ func rule(resource string, operations ...admissionregistrationv1.OperationType) 
 				APIGroups:   []string{""},
 				APIVersions: []string{"v1"},
 				Resources:   []string{resource},
-				Scope:       ptr(admissionregistrationv1.ClusterScope),
+				Scope:       new(admissionregistrationv1.ClusterScope),
 			},
 		},
 	}
@@ -187,5 +187,3 @@ func toUnstructured(objects []runtime.Object) ([]*unstructured.Unstructured, err
 	}
 	return result, nil
 }
-
-func ptr[T any](v T) *T { return &v }

@@ -137,7 +137,7 @@ func finalPolicy(g *gate.Gate) *admissionregistrationv1.ValidatingAdmissionPolic
 		Expression: "variables.armed || (request.operation == 'UPDATE' && variables.cause == '')",
 		Message: fmt.Sprintf("taint %s:%s of gate %q was taken away by other admission, and the node's agent has not shown that it serves",
 			g.Taint.Key, g.Taint.Effect, g.Name),
-		Reason: ptr(metav1.StatusReasonForbidden),
+		Reason: new(metav1.StatusReasonForbidden),
 	}}
 	return policy
 }
@@ -146,7 +146,7 @@ func validation(g *gate.Gate, rule gate.Rule, expression string) admissionregist
 	return admissionregistrationv1.Validation{
 		Expression: expression,
 		Message:    g.Message(rule),
-		Reason:     ptr(metav1.StatusReasonForbidden),
+		Reason:     new(metav1.StatusReasonForbidden),
 	}
 }
 
@@ -156,7 +156,7 @@ func validatingPolicy(g *gate.Gate, name string, rules ...admissionregistrationv
 		TypeMeta:   metav1.TypeMeta{APIVersion: admissionregistrationv1.SchemeGroupVersion.String(), Kind: "ValidatingAdmissionPolicy"},
 		ObjectMeta: objectMeta(g, name),
 		Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
-			FailurePolicy:    ptr(admissionregistrationv1.Fail),
+			FailurePolicy:    new(admissionregistrationv1.Fail),
 			MatchConstraints: matchNodes(rules...),
 		},
 	}

@@ -28,6 +28,9 @@ const (
 	// default gate's taint away.
 	StripLabel = "example.com/strip"
 
+	// ToleratedPrefix is tolerated where a row says so.
+	ToleratedPrefix = "mesh.example.com/"
+
 	// ttl of a heartbeat that the table does not say otherwise about.
 	ttl = 60 * time.Second
 )
@@ -38,7 +41,6 @@ func Config() *gate.Configuration {
 	cfg, err := gate.ParseConfiguration([]byte(`
 apiVersion: nodegate.io/v1alpha1
 kind: Configuration
-toleratedPrefixes: [mesh.example.com/]
 gates:
 - name: agent
   taint: {key: nodegate.io/agent-not-ready}
@@ -84,7 +86,7 @@ func stamp(at time.Time) metav1.ManagedFieldsEntry {
 	return metav1.ManagedFieldsEntry{
 		Manager: "stamp", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1",
 		Time: &metav1.Time{Time: at}, FieldsType: "FieldsV1",
-		FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:metadata":{"f:labels":{".":{}}}}`)},
+		FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:labels":{".":{}}}}`),
 	}
 }
 

@@ -88,6 +88,8 @@ type Case struct {
 
 	// Mode is enforce unless the row says otherwise.
 	Mode gate.Mode
+	// Tolerating: the configuration tolerates [ToleratedPrefix].
+	Tolerating bool
 	// As is who writes.
 	As Identity
 	// Verb is how, Status whether through nodes/status.
@@ -111,6 +113,9 @@ type Case struct {
 	// ByKubernetes: NodeRestriction refuses it.
 	ByKubernetes bool
 
+	// Predates: the stored Node cannot come to be under the rules, only before they
+	// are installed.
+	Predates bool
 	// Foreign: policies of somebody else take the taint away in every pass. Only a
 	// real API server shows what comes of it.
 	Foreign bool
@@ -118,7 +123,7 @@ type Case struct {
 	Rounds int
 }
 
-// Users says what the API server tells admission about an identity.
+// UserInfo is what the API server tells admission about an identity.
 func (i Identity) UserInfo(node string) authenticationv1.UserInfo {
 	account := func(namespace, name string, extra map[string]authenticationv1.ExtraValue) authenticationv1.UserInfo {
 		return authenticationv1.UserInfo{

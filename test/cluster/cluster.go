@@ -179,5 +179,6 @@ func (c *Cluster) token(ctx context.Context, client kubernetes.Interface, namesp
 // unlimited lets the API server's priority and fairness pace the tests.
 func unlimited(config *rest.Config) *rest.Config {
 	config.QPS = -1
+	config.WarningHandlerWithContext = rest.NoWarnings{}
 	return config
 }
