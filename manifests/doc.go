@@ -8,3 +8,5 @@
 // Node may make them raise an error. Golden files in policy/ hold what is
 // rendered for the default gate, ready to be applied.
 package manifests
+
+//go:generate go test -run TestPolicies_Golden . -update

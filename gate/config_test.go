@@ -1,0 +1,158 @@
+package gate_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodegate/nodegate/gate"
+)
+
+const validConfiguration = `# a comment
+apiVersion: nodegate.io/v1alpha1
+kind: Configuration
+mode: observe
+toleratedPrefixes: [mesh.example.com/, example.com/seen-]
+gates:
+- name: mesh
+  taint: {key: mesh.example.com/agent-not-ready, value: startup}
+  nodeSelector: {matchLabels: {pool: blue}}
+  finalObject: Deny
+  agent: {namespace: mesh-system, serviceAccount: mesh-agent, podLabels: {app: mesh-agent}}
+  checks:
+  - socket: {path: /run/mesh/cni.sock}
+  - name: chain
+    dwell: 5s
+    conflist: {pluginType: mesh-cni}
+- name: storage
+  taint: {key: storage.example.com/not-ready}
+`
+
+func TestParseConfiguration(t *testing.T) {
+	got, err := gate.ParseConfiguration([]byte(validConfiguration))
+	if err != nil {
+		t.Fatal(err)
+	}
+	seconds := func(n int) *metav1.Duration { return &metav1.Duration{Duration: time.Duration(n) * time.Second} }
+	want := &gate.Configuration{
+		TypeMeta:          metav1.TypeMeta{APIVersion: gate.APIVersion, Kind: gate.Kind},
+		Mode:              gate.ModeObserve,
+		ToleratedPrefixes: []string{"mesh.example.com/", "example.com/seen-"},
+		Gates: []gate.Gate{{
+			Name:         "mesh",
+			Taint:        gate.Taint{Key: "mesh.example.com/agent-not-ready", Value: "startup", Effect: corev1.TaintEffectNoSchedule},
+			NodeSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"pool": "blue"}},
+			FinalObject:  gate.FinalObjectDeny,
+			Agent:        gate.Agent{Namespace: "mesh-system", ServiceAccount: "mesh-agent", PodLabels: map[string]string{"app": "mesh-agent"}},
+			Checks: []gate.Check{
+				{Name: "socket", Dwell: seconds(10), Timeout: seconds(2), Socket: &gate.SocketCheck{Path: "/run/mesh/cni.sock"}},
+				{Name: "chain", Dwell: seconds(5), Timeout: seconds(2), Conflist: &gate.ConflistCheck{
+					PluginType: "mesh-cni", Dir: gate.DefaultNetDir, BinDir: gate.DefaultBinDir,
+				}},
+			},
+		}, {
+			Name:         "storage",
+			Taint:        gate.Taint{Key: "storage.example.com/not-ready", Effect: corev1.TaintEffectNoSchedule},
+			NodeSelector: gate.DefaultNodeSelector(),
+			FinalObject:  gate.FinalObjectAudit,
+			Agent: gate.Agent{Namespace: gate.Namespace, ServiceAccount: gate.AgentAccount,
+				PodLabels: map[string]string{gate.AgentLabel: gate.AgentLabelValue}},
+		}},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if got.Gates[0].Agent.Own() || !got.Gates[1].Agent.Own() {
+		t.Error("the wrong agent counts as nodegate's own")
+	}
+}
+
+func TestDefault(t *testing.T) {
+	cfg := gate.Default()
+	if faults := cfg.Validate(); len(faults) > 0 {
+		t.Errorf("the default configuration is invalid: %v", faults)
+	}
+	empty, err := gate.ParseConfiguration([]byte("apiVersion: nodegate.io/v1alpha1\nkind: Configuration\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(cfg, empty); diff != "" {
+		t.Errorf("an empty file is not the default, -default +empty:\n%s", diff)
+	}
+}
+
+// TestParseConfiguration_Faults: every fault is named at once, each with its
+// path.
+func TestParseConfiguration_Faults(t *testing.T) {
+	header := "apiVersion: nodegate.io/v1alpha1\nkind: Configuration\n"
+	long := "/" + strings.Repeat("x", 107)
+	for name, tc := range map[string]struct {
+		text string
+		want []string
+	}{
+		"nothing":          {"", []string{"apiVersion: Unsupported value", "kind: Unsupported value"}},
+		"another version":  {"apiVersion: nodegate.io/v2\nkind: Config\n", []string{`apiVersion: Unsupported value: "nodegate.io/v2"`, `kind: Unsupported value: "Config"`}},
+		"no YAML":          {"a: [", []string{"reading YAML"}},
+		"a list":           {"- a\n", []string{"decoding"}},
+		"two documents":    {header + "---\n" + header, []string{"more than one YAML document"}},
+		"a doubled key":    {header + "mode: enforce\nmode: paused\n", []string{`"mode" already set in map`}},
+		"unknown fields":   {header + "gate: []\ngates: [{name: a, taint: {key: a/b, colour: red}}]\n", []string{`unknown field "gate"`, `unknown field "gates[0].taint.colour"`}},
+		"a wrong type":     {header + "gates: [{name: [a], taint: {key: a/b}}]\n", []string{"name"}},
+		"an unknown mode":  {header + "mode: disabled\n", []string{`mode: Unsupported value: "disabled": supported values: "enforce", "observe", "paused"`}},
+		"a bad name":       {header + "gates: [{name: Mesh_1, taint: {key: a/b}}]\n", []string{`gates[0].name: Invalid value: "Mesh_1"`}},
+		"no name, no key":  {header + "gates: [{}]\n", []string{"gates[0].name", "gates[0].taint.key"}},
+		"one taint twice":  {header + "gates: [{name: a, taint: {key: a/b}}, {name: b, taint: {key: a/b, value: x}}]\n", []string{`gates[1].taint.key: Duplicate value: "a/b"`}},
+		"one name twice":   {header + "gates: [{name: a, taint: {key: a/b}}, {name: a, taint: {key: a/c}}]\n", []string{`gates[1].name: Duplicate value: "a"`}},
+		"NoExecute":        {header + "gates: [{name: a, taint: {key: a/b, effect: NoExecute}}]\n", []string{`gates[0].taint.effect: Unsupported value: "NoExecute"`}},
+		"Kubernetes' own":  {header + "gates: [{name: a, taint: {key: node.kubernetes.io/not-ready}}]\n", []string{"gates[0].taint.key", "belongs to Kubernetes"}},
+		"a bad selector":   {header + "gates: [{name: a, taint: {key: a/b}, nodeSelector: {matchExpressions: [{key: x, operator: Near}]}}]\n", []string{"gates[0].nodeSelector.matchExpressions[0].operator"}},
+		"a bad agent":      {header + "gates: [{name: a, taint: {key: a/b}, agent: {namespace: A, serviceAccount: _, podLabels: {x: \"a b\"}}}]\n", []string{"gates[0].agent.namespace", "gates[0].agent.serviceAccount", "gates[0].agent.podLabels"}},
+		"a bad final":      {header + "gates: [{name: a, taint: {key: a/b}, finalObject: Warn}]\n", []string{"gates[0].finalObject"}},
+		"bad prefixes":     {header + "toleratedPrefixes: ['', example.com, nodegate.io/x, heartbeat.nodegate.io/, 'a b/']\n", []string{"toleratedPrefixes[0]", "toleratedPrefixes[1]", "toleratedPrefixes[2]", "toleratedPrefixes[3]", "toleratedPrefixes[4]"}},
+		"an empty check":   {header + "gates: [{name: a, taint: {key: a/b}, checks: [{}]}]\n", []string{"gates[0].checks[0]: Required value: one of socket, conflist"}},
+		"a double check":   {header + "gates: [{name: a, taint: {key: a/b}, checks: [{socket: {path: /x}, conflist: {pluginType: x}}]}]\n", []string{"only one of socket, conflist"}},
+		"one check twice":  {header + "gates: [{name: a, taint: {key: a/b}, checks: [{socket: {path: /x}}, {socket: {path: /y}}]}]\n", []string{`gates[0].checks[1].name: Duplicate value: "socket"`}},
+		"a long socket":    {header + "gates: [{name: a, taint: {key: a/b}, checks: [{socket: {path: " + long + "}}]}]\n", []string{"gates[0].checks[0].socket.path", "has 108 bytes; the path of a Unix socket has at most 107"}},
+		"a relative path":  {header + "gates: [{name: a, taint: {key: a/b}, checks: [{socket: {path: x.sock}}]}]\n", []string{"must be an absolute path"}},
+		"a path as plugin": {header + "gates: [{name: a, taint: {key: a/b}, checks: [{conflist: {pluginType: ../x}}]}]\n", []string{"gates[0].checks[0].conflist.pluginType"}},
+		"bad durations":    {header + "gates: [{name: a, taint: {key: a/b}, checks: [{dwell: -1s, timeout: 0s, socket: {path: /x}}]}]\n", []string{"gates[0].checks[0].dwell", "gates[0].checks[0].timeout"}},
+		"too large":        {strings.Repeat("#", gate.MaxConfigurationBytes+1), []string{"1048577 bytes are too many"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := gate.ParseConfiguration([]byte(tc.text))
+			if err == nil {
+				t.Fatal("accepted")
+			}
+			for _, want := range tc.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("error does not name %q:\n%v", want, err)
+				}
+			}
+		})
+	}
+}
+
+func TestLoadConfiguration(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.yaml")
+	if _, err := gate.LoadConfiguration(path); err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("error %v, want one that names the file", err)
+	}
+	if err := os.WriteFile(path, []byte("mode: disabled"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := gate.LoadConfiguration(path); err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "mode") {
+		t.Errorf("error %v, want one that names file and field", err)
+	}
+	if err := os.WriteFile(path, []byte(validConfiguration), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := gate.LoadConfiguration(path); err != nil {
+		t.Error(err)
+	}
+}
