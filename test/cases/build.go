@@ -28,6 +28,9 @@ const (
 	// default gate's taint away.
 	StripLabel = "example.com/strip"
 
+	// StripByWebhook as the value of StripLabel has a webhook of somebody else do
+	// so, after all policies.
+	StripByWebhook = "webhook"
 	// ToleratedPrefix is tolerated where a row says so.
 	ToleratedPrefix = "mesh.example.com/"
 

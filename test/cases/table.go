@@ -537,6 +537,11 @@ func foreignMutators() []Case {
 		{ID: "foreign-remove", Must: "A removal and a foreign policy together MUST NOT win.",
 			As: Editor, Verb: JSON, Stored: edits(label(StripLabel, "true"), armed), Sent: noTaints,
 			Want: Armed, Verdict: gate.Absent, Foreign: true, Rounds: 10},
+		{ID: "foreign-webhook-create", Must: "A foreign webhook that strips the taint MUST NOT keep a Node from being born armed.",
+			As: Admin, Verb: Create, Sent: label(StripLabel, StripByWebhook), Want: Armed, Foreign: true},
+		{ID: "foreign-webhook-update", Must: "A foreign webhook that strips the taint after the gate's first look MUST NOT win.",
+			As: Editor, Verb: Merge, Stored: edits(label(StripLabel, StripByWebhook), armed), Sent: label("example.com/pool", "blue"),
+			Want: Untouched, Verdict: gate.Absent, Foreign: true},
 	}
 }
 

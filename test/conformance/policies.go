@@ -57,12 +57,7 @@ func decode(data []byte) ([]*unstructured.Unstructured, error) {
 	}
 }
 
-// stripTwice is the value of the strip label for the policy that is invoked again
-// after ours.
-const stripTwice = "twice"
-
-// foreignPolicies take every taint away: two of them once, from Nodes with the
-// strip label "true", and one as often as the API server lets it.
+// foreignPolicies take every taint away from Nodes with the strip label.
 func foreignPolicies() ([]*unstructured.Unstructured, error) {
 	const policy = `
 apiVersion: admissionregistration.k8s.io/v1
@@ -70,9 +65,9 @@ kind: MutatingAdmissionPolicy
 metadata: {name: NAME}
 spec:
   failurePolicy: Fail
-  reinvocationPolicy: REINVOCATION
+  reinvocationPolicy: Never
   matchConstraints:
-    objectSelector: {matchLabels: {example.com/strip: "VALUE"}}
+    objectSelector: {matchLabels: {example.com/strip: "true"}}
     resourceRules:
     - {apiGroups: [""], apiVersions: [v1], operations: [CREATE, UPDATE], resources: [nodes]}
   mutations:
@@ -86,12 +81,7 @@ metadata: {name: NAME}
 spec: {policyName: NAME}
 ---
 `
-	render := func(name, reinvocation, value string) string {
-		return strings.NewReplacer("NAME", name, "REINVOCATION", reinvocation, "VALUE", value).Replace(policy)
-	}
-	return decode([]byte(render("aaa.example.com", "Never", "true") +
-		render("zzz.example.com", "Never", "true") +
-		render("mmm.example.com", "IfNeeded", stripTwice)))
+	return decode([]byte(strings.ReplaceAll(policy, "NAME", "aaa.example.com") + strings.ReplaceAll(policy, "NAME", "zzz.example.com")))
 }
 
 // active waits until every policy decides as it does in the mode, which takes an
@@ -139,7 +129,7 @@ func active(ctx context.Context, ids *identities, cfg *gate.Configuration) error
 			return apierrors.IsForbidden(err) == (len(cfg.ToleratedPrefixes) == 0), err
 		},
 		"foreign policies": func() (bool, error) {
-			for _, value := range []string{"true", stripTwice} {
+			for _, value := range []string{stripByPolicy, stripByWebhook, stripAgain} {
 				node := blankProbe("probe-foreign")
 				node.Labels = map[string]string{cases.StripLabel: value}
 				node.Spec.Taints = []corev1.Taint{{Key: "example.com/a", Effect: corev1.TaintEffectNoSchedule}}
@@ -159,7 +149,7 @@ func active(ctx context.Context, ids *identities, cfg *gate.Configuration) error
 			return done, nil
 		})
 		if err != nil {
-			return fmt.Errorf("waiting for the policies to be active in mode %s: %s: %w (last answer: %v)", cfg.Mode, name, err, last)
+			return fmt.Errorf("waiting for the policies to be active in mode %s: %s: %w", cfg.Mode, name, errors.Join(err, last))
 		}
 	}
 	return nil
