@@ -107,26 +107,38 @@ func active(ctx context.Context, ids *identities, cfg *gate.Configuration) error
 			node, err := admin.CoreV1().Nodes().Create(ctx, blankProbe("probe-create"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 			return err == nil && hasTaints(cfg, node) == enforced, err
 		},
+		// Two signs each, so that a policy which is broken in one rule is active too.
 		"update": func() (bool, error) {
-			node, err := admin.CoreV1().Nodes().Patch(ctx, probe.Name, types.MergePatchType, []byte(`{"spec":{"taints":null}}`),
-				metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
-			return err == nil && hasTaints(cfg, node) == enforced, err
+			kept, err := dryRun(ctx, admin, probe.Name, `{"spec":{"taints":null}}`)
+			if err != nil {
+				return false, err
+			}
+			governed, err := dryRun(ctx, admin, elsewhere, `{"metadata":{"labels":{"kubernetes.io/os":"linux","`+cases.StorageLabel+`":"true"}}}`)
+			if err != nil {
+				return false, err
+			}
+			return (hasTaints(cfg, kept) || hasTaints(cfg, governed)) == enforced, nil
 		},
 		"writers": func() (bool, error) {
 			for i := range cfg.Gates {
-				patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:"x"}}}`, cfg.Gates[i].HeartbeatAnnotation())
-				_, err := editor.CoreV1().Nodes().Patch(ctx, probe.Name, types.MergePatchType, []byte(patch),
-					metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
-				if !apierrors.IsForbidden(err) {
-					return false, err
+				_, heartbeat := dryRun(ctx, editor, probe.Name, fmt.Sprintf(`{"metadata":{"annotations":{%q:"x"}}}`, cfg.Gates[i].HeartbeatAnnotation()))
+				_, bypass := dryRun(ctx, editor, probe.Name, fmt.Sprintf(`{"metadata":{"annotations":{%q:"x"}}}`, cfg.Gates[i].BypassAnnotation()))
+				if !apierrors.IsForbidden(heartbeat) && !apierrors.IsForbidden(bypass) {
+					return false, errors.Join(heartbeat, bypass)
 				}
 			}
 			return true, nil
 		},
 		"tolerated prefixes": func() (bool, error) {
-			_, err := agent.CoreV1().Nodes().Patch(ctx, probe.Name, types.MergePatchType,
-				[]byte(`{"metadata":{"labels":{"`+cases.ToleratedPrefix+`probe":"x"}}}`), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
+			_, err := dryRun(ctx, agent, probe.Name, `{"metadata":{"labels":{"`+cases.ToleratedPrefix+`probe":"x"}}}`)
 			return apierrors.IsForbidden(err) == (len(cfg.ToleratedPrefixes) == 0), err
+		},
+		// The last binding that is applied is that of the storage gate's final object.
+		"final": func() (bool, error) {
+			node := blankProbe("probe-final")
+			node.Labels[cases.StripLabel] = stripAgain
+			_, err := admin.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+			return apierrors.IsForbidden(err) == enforced, err
 		},
 		"foreign policies": func() (bool, error) {
 			for _, value := range []string{stripByPolicy, stripByWebhook, stripAgain} {
@@ -153,6 +165,11 @@ func active(ctx context.Context, ids *identities, cfg *gate.Configuration) error
 		}
 	}
 	return nil
+}
+
+// dryRun is what a merge patch would make of a Node.
+func dryRun(ctx context.Context, client kubernetes.Interface, node, patch string) (*corev1.Node, error) {
+	return client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, []byte(patch), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
 }
 
 // newProbe creates an armed Node, whatever the policies do meanwhile.
