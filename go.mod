@@ -3,6 +3,7 @@ module github.com/nodegate/nodegate
 go 1.26.0
 
 require (
+	github.com/containernetworking/cni v1.3.1
 	github.com/evanphx/json-patch/v5 v5.9.11
 	github.com/google/cel-go v0.29.2
 	github.com/google/go-cmp v0.7.0
