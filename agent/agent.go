@@ -1,0 +1,190 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+
+	"github.com/nodegate/nodegate/gate"
+	"github.com/nodegate/nodegate/internal/apiclock"
+)
+
+// DefaultCheckInterval is the time from one answer of a check to the next
+// question.
+const DefaultCheckInterval = time.Second
+
+// Options are what an agent needs to know.
+type Options struct {
+	// Config reaches the API server as an account that may get, list, watch and
+	// patch nodes, with a token bound to a pod on this node.
+	Config *rest.Config
+	// NodeName is the Node's name.
+	NodeName string
+	// PodUID is the agent pod's, for people who read a heartbeat. Optional.
+	PodUID types.UID
+	// BootIDPath is a file with the id of the running boot, as the kubelet reads
+	// it. Default: [DefaultBootIDPath].
+	BootIDPath string
+	// Gates are the gates to open; at least one.
+	Gates []Gate
+	// CheckInterval defaults to [DefaultCheckInterval].
+	CheckInterval time.Duration
+	// Log defaults to none.
+	Log *slog.Logger
+}
+
+// Agent runs the checks of its gates, writes their heartbeats and opens them.
+type Agent struct {
+	name       string
+	podUID     types.UID
+	bootIDPath string
+	log        *slog.Logger
+	clock      clock.Clock
+	api        *apiclock.Clock
+	rest       rest.Interface
+	nodes      nodeClient
+	own        *ownNode
+	gates      []*running
+	metrics    *metrics
+	board      board
+	// wake has a message when there may be something to do.
+	wake chan struct{}
+	loop loop
+}
+
+// running is a gate with what was done about it. All but the probers belongs to
+// the loop.
+type running struct {
+	gate    *gate.Gate
+	probers []*prober
+	pace    pace
+	// saidNo: the last that was written is ready=false.
+	saidNo bool
+}
+
+// New returns an agent that runs once it is started.
+func New(o Options) (*Agent, error) {
+	if err := o.validate(); err != nil {
+		return nil, fmt.Errorf("creating the agent: %w", err)
+	}
+	o = o.withDefaults()
+	api := apiclock.New()
+	config := rest.CopyConfig(o.Config)
+	config.Wrap(api.Wrap)
+	client, err := corev1client.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("creating the agent's client: %w", err)
+	}
+	a := &Agent{
+		name:       o.NodeName,
+		podUID:     o.PodUID,
+		bootIDPath: o.BootIDPath,
+		log:        o.Log,
+		clock:      clock.RealClock{},
+		api:        api,
+		rest:       client.RESTClient(),
+		nodes:      client.Nodes(),
+		metrics:    newMetrics(api),
+		wake:       make(chan struct{}, 1),
+	}
+	a.own = &ownNode{changed: a.rouse}
+	for _, g := range o.Gates {
+		a.gates = append(a.gates, a.prepare(g, o.CheckInterval))
+	}
+	return a, nil
+}
+
+func (o Options) validate() error {
+	var faults []error
+	if o.Config == nil {
+		faults = append(faults, errors.New("no client configuration is given"))
+	}
+	if o.NodeName == "" {
+		faults = append(faults, errors.New("no node name is given"))
+	}
+	if slices.ContainsFunc([]rune(o.PodUID), unprintable) {
+		faults = append(faults, fmt.Errorf("the pod UID %q holds a blank or another character that no UID has", o.PodUID))
+	}
+	if len(o.Gates) == 0 {
+		faults = append(faults, errors.New("no gate is given"))
+	}
+	for _, g := range o.Gates {
+		if len(g.Probes) == 0 {
+			faults = append(faults, fmt.Errorf("gate %q has no checks", g.Name))
+		}
+		for _, p := range g.Probes {
+			if p.Check == nil || p.Timeout <= 0 {
+				faults = append(faults, fmt.Errorf("check %q of gate %q lacks a check or a timeout", p.Name, g.Name))
+			}
+		}
+	}
+	return errors.Join(faults...)
+}
+
+func (o Options) withDefaults() Options {
+	if o.BootIDPath == "" {
+		o.BootIDPath = DefaultBootIDPath
+	}
+	if o.CheckInterval <= 0 {
+		o.CheckInterval = DefaultCheckInterval
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return o
+}
+
+func (a *Agent) prepare(g Gate, interval time.Duration) *running {
+	r := &running{gate: g.Gate}
+	for _, p := range g.Probes {
+		r.probers = append(r.probers, &prober{Probe: p, clock: a.clock, interval: interval, changed: a.rouse})
+	}
+	return r
+}
+
+// rouse makes the loop look again.
+func (a *Agent) rouse() {
+	select {
+	case a.wake <- struct{}{}:
+	default: // it is about to
+	}
+}
+
+// Start runs the agent until the context ends. It writes no farewell: an agent
+// that is replaced must not close its gates, and one that stays away is noticed
+// by its heartbeat's expiry.
+func (a *Agent) Start(ctx context.Context) error {
+	a.log.Info("Agent started", "node", a.name, "gates", a.gateNames())
+	var group sync.WaitGroup
+	for _, g := range a.gates {
+		for _, p := range g.probers {
+			group.Go(func() { p.run(ctx) })
+		}
+	}
+	group.Go(func() { a.own.watch(ctx, a.rest, a.name) })
+	group.Go(func() { a.run(ctx) })
+	group.Wait()
+	a.log.Info("Agent stopped", "node", a.name)
+	return nil
+}
+
+// NeedLeaderElection makes a manager of controller-runtime run the agent on every
+// node.
+func (a *Agent) NeedLeaderElection() bool { return false }
+
+func (a *Agent) gateNames() []string {
+	var names []string
+	for _, g := range a.gates {
+		names = append(names, g.gate.Name)
+	}
+	return names
+}

@@ -1,0 +1,83 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nodegate/nodegate/agent/internal/conflist"
+	"github.com/nodegate/nodegate/gate"
+)
+
+// Check tests one thing that a node needs in order to serve.
+type Check interface {
+	// Check returns nil while it serves, else why not: one line, for people. It
+	// should return when the context ends; one that does not counts as failing
+	// and delays nothing but itself.
+	Check(ctx context.Context) error
+}
+
+// CheckFunc is a function that is a [Check].
+type CheckFunc func(ctx context.Context) error
+
+// Check implements [Check].
+func (f CheckFunc) Check(ctx context.Context) error { return f(ctx) }
+
+// Probe is a check and how its answers are taken.
+type Probe struct {
+	// Name tells it from the gate's others, in heartbeats, logs and metrics. It is
+	// a DNS label.
+	Name  string
+	Check Check
+	// Dwell is how long the check must keep failing before it counts as failing.
+	Dwell time.Duration
+	// Timeout bounds one answer.
+	Timeout time.Duration
+}
+
+// Gate is a gate and what opens it.
+type Gate struct {
+	*gate.Gate
+	// Probes must all pass. A gate without any would open on nothing.
+	Probes []Probe
+}
+
+// FromConfiguration returns the gate with the checks that its configuration
+// names. The gate is one with defaults, and valid.
+func FromConfiguration(g *gate.Gate) (Gate, error) {
+	result := Gate{Gate: g}
+	for i := range g.Checks {
+		c := &g.Checks[i]
+		check, err := newCheck(c)
+		if err != nil {
+			return Gate{}, fmt.Errorf("check %q of gate %q: %w", c.Name, g.Name, err)
+		}
+		result.Probes = append(result.Probes, Probe{
+			Name: c.Name, Check: check, Dwell: c.Dwell.Duration, Timeout: c.Timeout.Duration,
+		})
+	}
+	return result, nil
+}
+
+func newCheck(c *gate.Check) (Check, error) {
+	switch {
+	case c.Socket != nil:
+		return SocketCheck(c.Socket.Path)
+	case c.Conflist != nil:
+		return ConflistCheck(*c.Conflist), nil
+	}
+	return nil, errors.New("its kind is not known to this version")
+}
+
+// ConflistCheck passes while the plugin is chained in the CNI configuration that
+// containerd loads, exactly once and behind the main plugin, and its binary is
+// in place.
+func ConflistCheck(c gate.ConflistCheck) Check {
+	return CheckFunc(func(context.Context) error {
+		if err := conflist.Verify(c.Dir, c.PluginType); err != nil {
+			return err
+		}
+		return conflist.VerifyBinary(c.BinDir, c.PluginType)
+	})
+}

@@ -1,0 +1,93 @@
+package agent
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/utils/clock"
+)
+
+func newProber(check CheckFunc, changed func()) *prober {
+	return &prober{
+		Probe:    Probe{Name: "socket", Check: check, Dwell: 3 * time.Second, Timeout: 2 * time.Second},
+		clock:    clock.RealClock{},
+		interval: time.Second,
+		changed:  changed,
+	}
+}
+
+func TestProber_AsksOncePerInterval(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var asked, changes atomic.Int32
+		p := newProber(func(context.Context) error { asked.Add(1); return nil }, func() { changes.Add(1) })
+		go p.run(t.Context())
+		time.Sleep(10*time.Second + time.Millisecond)
+		if got := asked.Load(); got != 11 {
+			t.Errorf("asked %d times in 10 s, want 11", got)
+		}
+		if got := changes.Load(); got != 1 {
+			t.Errorf("%d changes, want the first answer's alone", got)
+		}
+	})
+}
+
+// TestProber_AHungCheckFails: it neither returns nor heeds its context. It has
+// answered nevertheless, counts as failing when its dwell is over, and is not
+// asked a second time meanwhile.
+func TestProber_AHungCheckFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var asked atomic.Int32
+		hang := make(chan struct{})
+		p := newProber(func(context.Context) error {
+			if asked.Add(1) == 2 {
+				<-hang
+			}
+			return nil
+		}, func() {})
+		go p.run(t.Context())
+		state := func() State { return p.remembered().state(p.Dwell, false) }
+
+		time.Sleep(2900 * time.Millisecond) // asked the second time after 1 s
+		if got := state(); got != Passing {
+			t.Errorf("%s before its timeout, want passing", got)
+		}
+		time.Sleep(200 * time.Millisecond)
+		if got := state(); got != Wavering {
+			t.Errorf("%s after its timeout, want wavering", got)
+		}
+		time.Sleep(p.Dwell)
+		if got, reason := state(), text(p.remembered().reason); got != Failing || reason != "no answer in 5s" {
+			t.Errorf("%s (%s) after its dwell, want failing (no answer in 5s)", got, reason)
+		}
+		if got := asked.Load(); got != 2 {
+			t.Errorf("asked %d times while it hangs", got-1)
+		}
+		close(hang) // it says that all is well, too late
+		synctest.Wait()
+		if got := state(); got != Failing {
+			t.Errorf("%s by an answer that came too late", got)
+		}
+		time.Sleep(p.interval)
+		synctest.Wait()
+		if got := state(); got != Passing {
+			t.Errorf("%s after a new answer, want passing", got)
+		}
+	})
+}
+
+func TestProber_StopsWhileItsCheckHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		hang := make(chan struct{})
+		p := newProber(func(context.Context) error { <-hang; return nil }, func() {})
+		stopped := make(chan struct{})
+		go func() { p.run(ctx); close(stopped) }()
+		synctest.Wait()
+		cancel()
+		<-stopped
+		close(hang)
+	})
+}
