@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
+	"net/http"
 	"strings"
 	"time"
 
@@ -97,12 +97,10 @@ func classify(err error) failure {
 }
 
 // testFailed: a test in a JSON patch that does not hold is answered as an entity
-// that cannot be processed, with a cause that no validation has.
+// that cannot be processed, without the causes that validation and policies give.
 func testFailed(status metav1.Status) bool {
-	return status.Code == 422 && status.Details != nil &&
-		slices.ContainsFunc(status.Details.Causes, func(cause metav1.StatusCause) bool {
-			return cause.Type == metav1.CauseTypeUnexpectedServerResponse
-		})
+	return status.Code == http.StatusUnprocessableEntity && status.Reason == metav1.StatusReasonInvalid &&
+		(status.Details == nil || len(status.Details.Causes) == 0)
 }
 
 // deniedByAdmission knows policies ("denied request") and webhooks ("denied the

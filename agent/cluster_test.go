@@ -1,0 +1,250 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nodegate/nodegate/gate"
+	"github.com/nodegate/nodegate/manifests"
+	"github.com/nodegate/nodegate/test/cluster"
+)
+
+// patience is how long a condition may take on a machine that is busy.
+const patience = time.Minute
+
+// shared is the API server of all tests of this package, with the policies of the
+// default configuration in force. It starts when the first test asks for it.
+var shared = sync.OnceValues(startCluster) //nolint:gochecknoglobals // tests share one API server
+
+// stop ends the API server, if one was started.
+var stop = func() error { return nil } //nolint:gochecknoglobals // set by shared
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if err := stop(); err != nil {
+		fmt.Fprintln(os.Stderr, "stopping the API server:", err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func startCluster() (*cluster.Cluster, error) {
+	c, err := cluster.Start()
+	if err != nil {
+		return nil, err
+	}
+	stop = c.Stop
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := allowAgent(ctx, c.Admin); err != nil {
+		return nil, err
+	}
+	return c, installPolicies(ctx, c.Admin)
+}
+
+// allowAgent gives the agent's account the rights that it needs, and no others.
+func allowAgent(ctx context.Context, admin *rest.Config) error {
+	clients, err := kubernetes.NewForConfig(admin)
+	if err != nil {
+		return err
+	}
+	meta := metav1.ObjectMeta{Name: "nodegate-agent"}
+	_, err = clients.RbacV1().ClusterRoles().Create(ctx, &rbacv1.ClusterRole{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "list", "watch", "patch"}},
+	}}, metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	_, err = clients.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: meta,
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: meta.Name},
+		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: gate.Namespace, Name: gate.AgentAccount}},
+	}, metav1.CreateOptions{})
+	return err
+}
+
+// installPolicies returns when they are in force.
+func installPolicies(ctx context.Context, admin *rest.Config) error {
+	objects, err := manifests.Policies(gate.Default(), manifests.MutationV1)
+	if err != nil {
+		return err
+	}
+	c, err := client.New(admin, client.Options{})
+	if err != nil {
+		return err
+	}
+	for _, object := range objects {
+		if err := c.Create(ctx, object); err != nil {
+			return fmt.Errorf("installing %s: %w", object.GetName(), err)
+		}
+	}
+	for {
+		probe := &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "probe-", Labels: governedLabels()}}
+		if err := c.Create(ctx, probe); err != nil {
+			return fmt.Errorf("waiting for the policies: %w", err)
+		}
+		if gate.DefaultGate().Armed(probe) {
+			return nil
+		}
+		time.Sleep(200 * time.Millisecond) // a new Node is the only way to ask again
+	}
+}
+
+func governedLabels() map[string]string { return map[string]string{"kubernetes.io/os": "linux"} }
+
+// world is a Node and the identities that write it.
+type world struct {
+	*testing.T
+	cluster *cluster.Cluster
+	admin   kubernetes.Interface
+	name    string
+}
+
+// newWorld names a Node after the test; it does not exist yet.
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	c, err := shared()
+	if err != nil {
+		t.Fatal(err)
+	}
+	admin, err := kubernetes.NewForConfig(c.Admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &world{T: t, cluster: c, admin: admin, name: nodeName(t)}
+}
+
+func nodeName(t *testing.T) string {
+	name := []byte("n-")
+	for _, c := range []byte(t.Name()) {
+		switch {
+		case c >= 'a' && c <= 'z', c >= '0' && c <= '9':
+			name = append(name, c)
+		case c >= 'A' && c <= 'Z':
+			name = append(name, '-', c+'a'-'A')
+		}
+	}
+	return string(name)
+}
+
+func armed() []corev1.Taint { return gate.DefaultGate().WithTaint(nil) }
+
+// create makes the Node and, as its kubelet would, its status, and returns it as
+// it was born. A Node without labels is not governed: the gate's admission leaves
+// its taints alone.
+func (w *world) create(bootID string, labels map[string]string, taints ...corev1.Taint) *corev1.Node {
+	w.Helper()
+	node, err := w.admin.CoreV1().Nodes().Create(w.Context(), &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: w.name, Labels: labels},
+		Spec:       corev1.NodeSpec{Taints: taints},
+	}, metav1.CreateOptions{})
+	w.ok(err)
+	w.boots(bootID)
+	return node
+}
+
+// boots has the kubelet show another boot.
+func (w *world) boots(bootID string) {
+	w.Helper()
+	patch := fmt.Appendf(nil, `{"status":{"nodeInfo":{"bootID":%q}}}`, bootID)
+	_, err := w.admin.CoreV1().Nodes().PatchStatus(w.Context(), w.name, patch)
+	w.ok(err)
+}
+
+func (w *world) delete() {
+	w.Helper()
+	w.ok(w.admin.CoreV1().Nodes().Delete(w.Context(), w.name, metav1.DeleteOptions{}))
+}
+
+func (w *world) node() *corev1.Node {
+	w.Helper()
+	node, err := w.admin.CoreV1().Nodes().Get(w.Context(), w.name, metav1.GetOptions{})
+	w.ok(err)
+	return node
+}
+
+// update changes the Node as others do, with optimistic locking, and returns it
+// as it was stored.
+func (w *world) update(change func(*corev1.Node)) *corev1.Node {
+	w.Helper()
+	for {
+		node := w.node()
+		change(node)
+		node, err := w.admin.CoreV1().Nodes().Update(w.Context(), node, metav1.UpdateOptions{})
+		if apierrors.IsConflict(err) {
+			continue
+		}
+		w.ok(err)
+		return node
+	}
+}
+
+// identity is the agent's on this Node: a token bound to a pod there.
+func (w *world) identity() *rest.Config {
+	w.Helper()
+	config, err := w.cluster.PodToken(w.Context(), gate.Namespace, gate.AgentAccount, w.name)
+	w.ok(err)
+	return config
+}
+
+func (w *world) ok(err error) {
+	w.Helper()
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
+// eventually waits until the complaint is empty.
+func (w *world) eventually(complaint func() string) {
+	w.Helper()
+	deadline := time.Now().Add(patience)
+	for {
+		last := complaint()
+		if last == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			w.Fatalf("after %s: %s", patience, last)
+		}
+		time.Sleep(20 * time.Millisecond) // the interval of polling
+	}
+}
+
+// eventuallyNode waits until the Node is as wanted.
+func (w *world) eventuallyNode(want string, is func(*corev1.Node) bool) *corev1.Node {
+	w.Helper()
+	var node *corev1.Node
+	w.eventually(func() string {
+		node = w.node()
+		if is(node) {
+			return ""
+		}
+		return fmt.Sprintf("the Node is not %s: taints %v, annotations %v", want, node.Spec.Taints, node.Annotations)
+	})
+	return node
+}
+
+func (w *world) eventuallyOpen() *corev1.Node {
+	w.Helper()
+	return w.eventuallyNode("open and ready", func(n *corev1.Node) bool { return isOpen(n) && saysReady(n, true) })
+}
+
+func isOpen(node *corev1.Node) bool { return !gate.DefaultGate().Armed(node) }
+
+// saysReady reports whether the Node's own heartbeat says so.
+func saysReady(node *corev1.Node, ready bool) bool {
+	hb, err := gate.ParseHeartbeat(node.Annotations[gate.DefaultGate().HeartbeatAnnotation()])
+	return err == nil && hb.Ready == ready && hb.NodeUID == node.UID
+}
