@@ -1,0 +1,348 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/nodegate/nodegate/gate"
+	"github.com/nodegate/nodegate/test/cluster"
+)
+
+var update = flag.Bool("update", false, "write the golden files") //nolint:gochecknoglobals // a flag of the test
+
+func noEnvironment(string) string { return "" }
+
+// run runs the command in this process and returns its output.
+func run(ctx context.Context, getenv func(string) string, args ...string) (string, error) {
+	var output bytes.Buffer
+	command := newCommand(getenv, io.Discard)
+	command.SetOut(&output)
+	command.SetErr(&output)
+	command.SetArgs(args)
+	err := command.ExecuteContext(ctx)
+	return output.String(), err
+}
+
+func TestHelp(t *testing.T) {
+	// What the environment says must not show.
+	got, err := run(t.Context(), func(string) string { return "from-the-environment" }, "--help")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const golden = "testdata/help.txt"
+	if *update {
+		if err := os.WriteFile(golden, []byte(got), 0o644); err != nil { //nolint:gosec // it is to be read by all
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("help changed; go test ./cmd/nodegate-agent -update writes %s (-want +got):\n%s", golden, diff)
+	}
+}
+
+const serving = `
+apiVersion: nodegate.io/v1alpha1
+kind: Configuration
+gates:
+- name: agent
+  taint: {key: nodegate.io/agent-not-ready}
+  checks:
+  - socket: {path: %s}
+`
+
+func TestRefuses(t *testing.T) {
+	const others = `
+apiVersion: nodegate.io/v1alpha1
+kind: Configuration
+gates:
+- name: unchecked
+  taint: {key: example.com/a}
+- name: foreign
+  taint: {key: example.com/b}
+  agent: {serviceAccount: mesh}
+  checks: [{socket: {path: /s}}]
+`
+	for name, tc := range map[string]struct {
+		config string
+		args   []string
+		want   []string
+	}{
+		"an argument":     {args: []string{"x"}, want: []string{`unknown command "x"`}},
+		"an unknown flag": {args: []string{"--nodename=n"}, want: []string{"unknown flag: --nodename"}},
+		"no node name":    {args: []string{"--node-name="}, want: []string{"--node-name is empty, and so is NODE_NAME"}},
+		"all flags at fault": {
+			args: []string{"--node-name=", "--boot-id-path=", "--health-address=x", "--metrics-address=1.2.3.4", "--log-format=xml", "--log-level=loud"},
+			want: []string{"--node-name", "--boot-id-path", `--health-address is "x"`, `--metrics-address is "1.2.3.4"`, `--log-format is "xml"`, `--log-level is "loud"`},
+		},
+		"no configuration":        {args: []string{"--config=/nowhere/config.yaml"}, want: []string{"/nowhere/config.yaml: no such file"}},
+		"a broken configuration":  {config: "gates: [{nam: x}]", want: []string{"config.yaml: ", `unknown field "gates[0].nam"`}},
+		"nothing to do":           {config: others, want: []string{"config.yaml: there is nothing to do: none of the gates (unchecked, foreign) has checks"}},
+		"a socket path too long":  {config: fmt.Sprintf(serving, "/"+strings.Repeat("s", 107)), want: []string{"gates[0].checks[0].socket.path", "has 108 bytes", "at most 107"}},
+		"outside a pod":           {config: fmt.Sprintf(serving, "/s"), want: []string{"give --kubeconfig"}},
+		"a kubeconfig not there":  {config: fmt.Sprintf(serving, "/s"), args: []string{"--kubeconfig=/nowhere"}, want: []string{"reading --kubeconfig", "/nowhere"}},
+		"a pod UID that is none":  {config: fmt.Sprintf(serving, "/s"), args: []string{"--pod-uid=a b", "--kubeconfig=testdata/kubeconfig.yaml"}, want: []string{`pod UID "a b"`}},
+		"an address of elsewhere": {config: fmt.Sprintf(serving, "/s"), args: []string{"--health-address=192.0.2.1:1", "--kubeconfig=testdata/kubeconfig.yaml"}, want: []string{"listening for health", "192.0.2.1:1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "config.yaml")
+			if err := os.WriteFile(path, []byte(tc.config), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			args := append([]string{"--config=" + path, "--node-name=n", "--health-address=0", "--metrics-address=0"}, tc.args...)
+			_, err := run(t.Context(), noEnvironment, args...)
+			if err == nil {
+				t.Fatal("it is accepted")
+			}
+			for _, want := range tc.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("error %q does not say %q", err, want)
+				}
+			}
+		})
+	}
+}
+
+// TestBinary runs the real program against a real API server: it opens the gate,
+// shows why, and leaves quietly when it is told to.
+func TestBinary(t *testing.T) {
+	const boot = "de2d9a80-35f2-44b5-bea4-72f10b303c45"
+	c, err := cluster.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	admin, err := kubernetes.NewForConfig(c.Admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nodes := admin.CoreV1().Nodes()
+	g := gate.DefaultGate()
+	_, err = nodes.Create(t.Context(), &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "node-a"}, Spec: corev1.NodeSpec{Taints: g.WithTaint(nil)},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := nodes.PatchStatus(t.Context(), "node-a", fmt.Appendf(nil, `{"status":{"nodeInfo":{"bootID":%q}}}`, boot)); err != nil {
+		t.Fatal(err)
+	}
+
+	p := start(t, c, boot)
+	eventually(t, func() string {
+		if status, body := p.get("health", "/readyz"); status != http.StatusServiceUnavailable || !strings.Contains(body, "check socket: failing: ") {
+			return fmt.Sprintf("/readyz answers %d %s", status, body)
+		}
+		return ""
+	})
+	if status, body := p.get("health", "/healthz"); status != http.StatusOK {
+		t.Errorf("/healthz answers %d %s", status, body)
+	}
+	p.listen()
+	eventually(t, func() string {
+		node, err := nodes.Get(t.Context(), "node-a", metav1.GetOptions{})
+		if err != nil || gate.Judge(node, g, time.Now()) != gate.Fresh || g.Armed(node) {
+			return fmt.Sprintf("the Node is not open: %v %v %v", node.Annotations, node.Spec.Taints, err)
+		}
+		return ""
+	})
+	eventually(t, func() string {
+		if status, body := p.get("health", "/readyz"); status != http.StatusOK || !strings.Contains(body, "gate agent: ready\n  check socket: passing\n") {
+			return fmt.Sprintf("/readyz answers %d %s", status, body)
+		}
+		return ""
+	})
+	_, metrics := p.get("metrics", "/metrics")
+	for _, want := range []string{
+		`nodegate_agent_openings_total{gate="agent",result="opened"} 1`,
+		`nodegate_agent_check_state{check="socket",gate="agent",state="passing"} 1`,
+		"nodegate_agent_clock_offset_seconds ",
+		"process_resident_memory_bytes",
+	} {
+		if !strings.Contains(metrics, want) {
+			t.Errorf("metrics lack %s", want)
+		}
+	}
+
+	before, err := nodes.Get(t.Context(), "node-a", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.terminate(); err != nil {
+		t.Errorf("exit: %v", err)
+	}
+	after, err := nodes.Get(t.Context(), "node-a", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if before.ResourceVersion != after.ResourceVersion {
+		t.Errorf("it wrote a farewell: %v", after.Annotations)
+	}
+	if !strings.Contains(p.logs.String(), `"msg":"Opened the gate"`) || !strings.Contains(p.logs.String(), `"msg":"Agent stopped"`) {
+		t.Errorf("log:\n%s", p.logs.String())
+	}
+}
+
+// TestBinary_ExitCode: what is refused ends the program with a code and one line.
+func TestBinary_ExitCode(t *testing.T) {
+	command := exec.CommandContext(t.Context(), build(t), "--config=/nowhere", "--node-name=n")
+	output, err := command.CombinedOutput()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 1 {
+		t.Errorf("exit: %v, want code 1", err)
+	}
+	if string(output) != "Error: reading configuration: open /nowhere: no such file or directory\n" {
+		t.Errorf("output %q", output)
+	}
+}
+
+// process is a running agent and the socket that its check asks for.
+type process struct {
+	*testing.T
+	command *exec.Cmd
+	socket  string
+	logs    *buffer
+}
+
+func start(t *testing.T, c *cluster.Cluster, boot string) *process {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "ng") // short enough for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	p := &process{T: t, socket: filepath.Join(dir, "s"), logs: &buffer{}}
+	kubeconfig, err := c.Kubeconfig(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string]string{"config.yaml": fmt.Sprintf(serving, p.socket), "boot_id": boot + "\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.command = exec.CommandContext(t.Context(), build(t), "--config="+filepath.Join(dir, "config.yaml"), "--kubeconfig="+kubeconfig,
+		"--boot-id-path="+filepath.Join(dir, "boot_id"), "--health-address=127.0.0.1:0", "--metrics-address=127.0.0.1:0", "--log-format=json")
+	p.command.Env = []string{"NODE_NAME=node-a", "POD_UID=8125c226-9568-48d0-bda1-f5a076bdacb9"}
+	p.command.Stderr = p.logs
+	if err := p.command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.command.Process.Kill() })
+	return p
+}
+
+func build(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "nodegate-agent")
+	if output, err := exec.CommandContext(t.Context(), "go", "build", "-o", path, ".").CombinedOutput(); err != nil {
+		t.Fatalf("building: %v\n%s", err, output)
+	}
+	return path
+}
+
+func (p *process) listen() {
+	p.Helper()
+	server := http.Server{ReadHeaderTimeout: time.Second}
+	listener, err := net.Listen("unix", p.socket)
+	if err != nil {
+		p.Fatal(err)
+	}
+	go func() { _ = server.Serve(listener) }()
+	p.Cleanup(func() { _ = server.Close() })
+}
+
+// get asks an endpoint, whose address is in the log; status 0 if it does not
+// answer.
+func (p *process) get(name, path string) (int, string) {
+	p.Helper()
+	answer, err := http.Get("http://" + p.address(name) + path)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
+		p.Fatal(err)
+	}
+	return answer.StatusCode, string(body)
+}
+
+func (p *process) address(name string) string {
+	for line := range strings.Lines(p.logs.String()) {
+		var entry struct{ Msg, For, Address string }
+		if json.Unmarshal([]byte(line), &entry) == nil && entry.Msg == "Listening" && entry.For == name {
+			return entry.Address
+		}
+	}
+	return "not-listening-yet.invalid"
+}
+
+// terminate sends SIGTERM and waits for the end.
+func (p *process) terminate() error {
+	p.Helper()
+	if err := p.command.Process.Signal(syscall.SIGTERM); err != nil {
+		return err
+	}
+	return p.command.Wait()
+}
+
+func eventually(t *testing.T, complaint func() string) {
+	t.Helper()
+	deadline := time.Now().Add(time.Minute)
+	for {
+		last := complaint()
+		if last == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(last)
+		}
+		time.Sleep(20 * time.Millisecond) // the interval of polling
+	}
+}
+
+// buffer may be written and read at the same time.
+type buffer struct {
+	mu  sync.Mutex
+	all bytes.Buffer
+}
+
+func (b *buffer) Write(data []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.all.Write(data)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.all.String()
+}
