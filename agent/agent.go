@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
@@ -117,14 +118,29 @@ func (o Options) validate() error {
 	if len(o.Gates) == 0 {
 		faults = append(faults, errors.New("no gate is given"))
 	}
+	names := map[string]bool{}
 	for _, g := range o.Gates {
-		if len(g.Probes) == 0 {
-			faults = append(faults, fmt.Errorf("gate %q has no checks", g.Name))
+		if g.Gate == nil {
+			faults = append(faults, errors.New("a gate is nil"))
+			continue
 		}
-		for _, p := range g.Probes {
-			if p.Check == nil || p.Timeout <= 0 {
-				faults = append(faults, fmt.Errorf("check %q of gate %q lacks a check or a timeout", p.Name, g.Name))
-			}
+		if names[g.Name] {
+			faults = append(faults, fmt.Errorf("gate %q is given twice", g.Name))
+		}
+		names[g.Name] = true
+		faults = append(faults, g.validate())
+	}
+	return errors.Join(faults...)
+}
+
+func (g Gate) validate() error {
+	var faults []error
+	if len(g.Probes) == 0 {
+		faults = append(faults, fmt.Errorf("gate %q has no checks", g.Name))
+	}
+	for _, p := range g.Probes {
+		if p.Check == nil || p.Timeout <= 0 {
+			faults = append(faults, fmt.Errorf("check %q of gate %q lacks a check or a timeout", p.Name, g.Name))
 		}
 	}
 	return errors.Join(faults...)
@@ -144,11 +160,20 @@ func (o Options) withDefaults() Options {
 }
 
 func (a *Agent) prepare(g Gate, interval time.Duration) *running {
+	a.metrics.expect(g.Name)
 	r := &running{gate: g.Gate}
 	for _, p := range g.Probes {
-		r.probers = append(r.probers, &prober{Probe: p, clock: a.clock, interval: interval, changed: a.rouse})
+		r.probers = append(r.probers, &prober{
+			Probe: p, clock: a.clock, interval: interval, node: a.node, changed: a.rouse,
+		})
 	}
 	return r
+}
+
+// node is the agent's own as last seen.
+func (a *Agent) node() *corev1.Node {
+	node, _ := a.own.get()
+	return node
 }
 
 // rouse makes the loop look again.

@@ -31,7 +31,7 @@ var (
 // lever is a check that a test sets by hand. It passes at first.
 type lever struct{ down atomic.Bool }
 
-func (l *lever) Check(context.Context) error {
+func (l *lever) Check(context.Context, *corev1.Node) error {
 	if l.down.Load() {
 		return errDown
 	}
@@ -349,6 +349,8 @@ gates:
 			return ""
 		})
 	}
+	says(`check conflist: failing: the Node's runtime is ""`)
+	w.status(`{"nodeInfo":{"containerRuntimeVersion":"containerd://2.2.0"}}`)
 	says("check socket: failing: socket " + socket + ": absent")
 	listener := listen(t, socket)
 	says("check socket: passing")
@@ -461,6 +463,32 @@ func TestAgent_ReportsADenial(t *testing.T) {
 	}
 }
 
+// TestAgent_ForeignAdmissionPutsTheTaintBack: a policy of somebody else adds the
+// taint to every write. The agent says so, and opens when the policy is gone.
+func TestAgent_ForeignAdmissionPutsTheTaintBack(t *testing.T) {
+	w := newWorld(t)
+	w.create(thisBoot, nil, armed()...)
+	remove := w.alwaysArm()
+	a, _ := w.run(w.options(w.identity(), &lever{}))
+	w.eventually(func() string {
+		if ok, reasons := a.Ready(); !ok || !strings.Contains(reasons, "taint: put back by admission") {
+			return "the endpoint does not say that the taint was put back: " + reasons
+		}
+		return ""
+	})
+	if node := w.node(); isOpen(node) || !saysReady(node, true) {
+		t.Errorf("taints %v, annotations %v", node.Spec.Taints, node.Annotations)
+	}
+	remove()
+	w.eventuallyOpen()
+	w.eventually(func() string {
+		if _, reasons := a.Ready(); strings.Contains(reasons, "taint") {
+			return "the endpoint still shows a taint: " + reasons
+		}
+		return ""
+	})
+}
+
 func TestAgent_ReportsLackingRights(t *testing.T) {
 	w := newWorld(t)
 	w.create(thisBoot, governedLabels())
@@ -489,6 +517,8 @@ func TestNew_Refuses(t *testing.T) {
 		"no node name is given":                           func(o *Options) { o.NodeName = "" },
 		`the pod UID "a b" holds a blank`:                 func(o *Options) { o.PodUID = "a b" },
 		"no gate is given":                                func(o *Options) { o.Gates = nil },
+		"a gate is nil":                                   func(o *Options) { o.Gates[0].Gate = nil },
+		`gate "agent" is given twice`:                     func(o *Options) { o.Gates = append(o.Gates, o.Gates[0]) },
 		`gate "agent" has no checks`:                      func(o *Options) { o.Gates[0].Probes = nil },
 		`check "c" of gate "agent" lacks a check or a ti`: func(o *Options) { o.Gates[0].Probes[0].Timeout = 0 },
 	} {

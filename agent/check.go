@@ -6,7 +6,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/nodegate/nodegate/agent/internal/conflist"
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/nodegate/nodegate/gate"
 )
 
@@ -15,14 +16,21 @@ type Check interface {
 	// Check returns nil while it serves, else why not: one line, for people. It
 	// should return when the context ends; one that does not counts as failing
 	// and delays nothing but itself.
-	Check(ctx context.Context) error
+	//
+	// The Node is the agent's own as last seen, and must not be changed. It is nil
+	// before it was first seen and while there is none: a check that needs it then
+	// returns [ErrNoNode].
+	Check(ctx context.Context, node *corev1.Node) error
 }
 
-// CheckFunc is a function that is a [Check].
+// ErrNoNode is no answer: the check can tell nothing without the Node.
+var ErrNoNode = errors.New("the Node is not known")
+
+// CheckFunc is a function that is a [Check] and needs no Node.
 type CheckFunc func(ctx context.Context) error
 
 // Check implements [Check].
-func (f CheckFunc) Check(ctx context.Context) error { return f(ctx) }
+func (f CheckFunc) Check(ctx context.Context, _ *corev1.Node) error { return f(ctx) }
 
 // Probe is a check and how its answers are taken.
 type Probe struct {
@@ -68,16 +76,4 @@ func newCheck(c *gate.Check) (Check, error) {
 		return ConflistCheck(*c.Conflist), nil
 	}
 	return nil, errors.New("its kind is not known to this version")
-}
-
-// ConflistCheck passes while the plugin is chained in the CNI configuration that
-// containerd loads, exactly once and behind the main plugin, and its binary is
-// in place.
-func ConflistCheck(c gate.ConflistCheck) Check {
-	return CheckFunc(func(context.Context) error {
-		if err := conflist.Verify(c.Dir, c.PluginType); err != nil {
-			return err
-		}
-		return conflist.VerifyBinary(c.BinDir, c.PluginType)
-	})
 }

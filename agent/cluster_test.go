@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -158,8 +159,13 @@ func (w *world) create(bootID string, labels map[string]string, taints ...corev1
 // boots has the kubelet show another boot.
 func (w *world) boots(bootID string) {
 	w.Helper()
-	patch := fmt.Appendf(nil, `{"status":{"nodeInfo":{"bootID":%q}}}`, bootID)
-	_, err := w.admin.CoreV1().Nodes().PatchStatus(w.Context(), w.name, patch)
+	w.status(fmt.Sprintf(`{"nodeInfo":{"bootID":%q}}`, bootID))
+}
+
+// status changes the Node's status as its kubelet does.
+func (w *world) status(merge string) {
+	w.Helper()
+	_, err := w.admin.CoreV1().Nodes().PatchStatus(w.Context(), w.name, fmt.Appendf(nil, `{"status":%s}`, merge))
 	w.ok(err)
 }
 
@@ -188,6 +194,50 @@ func (w *world) update(change func(*corev1.Node)) *corev1.Node {
 		}
 		w.ok(err)
 		return node
+	}
+}
+
+// alwaysArm installs a policy that adds the taint to every write of this Node,
+// waits until it is in force, and returns what removes it.
+func (w *world) alwaysArm() (remove func()) {
+	w.Helper()
+	fail, reinvoke := admissionv1.Fail, admissionv1.NeverReinvocationPolicy
+	meta := metav1.ObjectMeta{Name: "always-arm"}
+	policies := w.admin.AdmissionregistrationV1()
+	_, err := policies.MutatingAdmissionPolicies().Create(w.Context(), &admissionv1.MutatingAdmissionPolicy{
+		ObjectMeta: meta,
+		Spec: admissionv1.MutatingAdmissionPolicySpec{
+			MatchConstraints: &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{
+				ResourceNames: []string{w.name},
+				RuleWithOperations: admissionv1.RuleWithOperations{
+					Operations: []admissionv1.OperationType{admissionv1.Update},
+					Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"nodes"}},
+				},
+			}}},
+			FailurePolicy:      &fail,
+			ReinvocationPolicy: reinvoke,
+			Mutations: []admissionv1.Mutation{{
+				PatchType: admissionv1.PatchTypeJSONPatch,
+				JSONPatch: &admissionv1.JSONPatch{Expression: fmt.Sprintf(
+					`[JSONPatch{op: "add", path: "/spec/taints", value: [Object.spec.taints{key: %q, effect: "NoSchedule"}]}]`,
+					gate.DefaultTaintKey)},
+			}},
+		},
+	}, metav1.CreateOptions{})
+	w.ok(err)
+	_, err = policies.MutatingAdmissionPolicyBindings().Create(w.Context(), &admissionv1.MutatingAdmissionPolicyBinding{
+		ObjectMeta: meta, Spec: admissionv1.MutatingAdmissionPolicyBindingSpec{PolicyName: meta.Name},
+	}, metav1.CreateOptions{})
+	w.ok(err)
+	w.eventually(func() string {
+		if isOpen(w.update(func(n *corev1.Node) { n.Spec.Taints = nil })) {
+			return "the policy is not in force"
+		}
+		return ""
+	})
+	return func() {
+		w.ok(policies.MutatingAdmissionPolicyBindings().Delete(w.Context(), meta.Name, metav1.DeleteOptions{}))
+		w.ok(policies.MutatingAdmissionPolicies().Delete(w.Context(), meta.Name, metav1.DeleteOptions{}))
 	}
 }
 

@@ -107,7 +107,9 @@ func (v view) due(hb gate.Heartbeat, own bool) time.Duration {
 	}
 	interval := intervalOf(v.node)
 	stretched := interval + time.Duration(v.spread*jitter*float64(interval))
-	return max(0, hb.Time.Add(stretched).Sub(v.now))
+	// Where the cadence has become slower, the heartbeat there has too short a ttl
+	// to wait for so long.
+	return max(0, hb.Time.Add(min(stretched, hb.TTL/2)).Sub(v.now))
 }
 
 // patch is the one write that carries the decision out.

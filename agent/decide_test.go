@@ -60,7 +60,7 @@ func (s *scene) says(ready bool, age time.Duration) *scene {
 }
 
 func (s *scene) saysOf(hb gate.Heartbeat) *scene {
-	hb.TTL = time.Minute
+	hb.TTL = 3 * time.Minute
 	value, err := hb.Format()
 	if err != nil {
 		panic(err)
@@ -139,6 +139,7 @@ func TestDecide(t *testing.T) {
 		"another effect of the key is not the gate's":   {newScene().says(true, time.Second).with(otherEffect), nothing, 59 * time.Second},
 		"a small cluster's cadence":                     {newScene().says(true, time.Second).annotated("node.alpha.kubernetes.io/ttl", "0"), nothing, 9 * time.Second},
 		"a large cluster's cadence":                     {newScene().says(true, time.Second).annotated("node.alpha.kubernetes.io/ttl", "300"), nothing, idle},
+		"a cluster that grew, as the old ttl runs out":  {newScene().says(true, 90*time.Second).annotated("node.alpha.kubernetes.io/ttl", "300"), "ready=true", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := tc.scene.view()

@@ -83,6 +83,16 @@ func (a *Agent) RegisterMetrics(registry prometheus.Registerer) error {
 	return nil
 }
 
+// expect shows a gate's counters before they first count.
+func (m *metrics) expect(gate string) {
+	for _, ready := range []bool{true, false} {
+		m.heartbeats.WithLabelValues(gate, strconv.FormatBool(ready))
+	}
+	for _, result := range []string{resultOpened, resultPutBack} {
+		m.openings.WithLabelValues(gate, result)
+	}
+}
+
 // show sets what a scrape shows of a verdict.
 func (m *metrics) show(v verdict) {
 	m.ready.WithLabelValues(v.gate.Name).Set(number(v.ready))

@@ -2,10 +2,14 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
+	"unicode"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/clock"
 )
 
@@ -14,6 +18,8 @@ type prober struct {
 	Probe
 	clock    clock.Clock
 	interval time.Duration
+	// node is the agent's own as last seen.
+	node func() *corev1.Node
 	// changed is called after an answer that may change a verdict.
 	changed func()
 
@@ -42,7 +48,7 @@ func (p *prober) ask(ctx context.Context) {
 	bounded, cancel := context.WithTimeout(ctx, p.Timeout)
 	defer cancel()
 	answer := make(chan error, 1)
-	go func() { answer <- p.Check.Check(bounded) }()
+	go func() { answer <- p.Check.Check(bounded, p.node()) }()
 
 	wait, late := p.Timeout, false
 	for {
@@ -50,8 +56,8 @@ func (p *prober) ask(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case reason := <-answer:
-			if !late {
-				p.record(reason)
+			if !late && !errors.Is(reason, ErrNoNode) {
+				p.record(shortened(reason))
 			}
 			return
 		case <-p.clock.After(wait):
@@ -70,6 +76,26 @@ func (p *prober) record(reason error) {
 	if differ(before, after, p.Dwell) {
 		p.changed()
 	}
+}
+
+// maxReasonBytes bounds what a check may say: it may quote a file.
+const maxReasonBytes = 300
+
+// shortened makes a reason one line of bounded length.
+func shortened(reason error) error {
+	if reason == nil {
+		return nil
+	}
+	line := strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, reason.Error())
+	if len(line) > maxReasonBytes {
+		line = strings.ToValidUTF8(line[:maxReasonBytes], "") + "…"
+	}
+	return errors.New(line)
 }
 
 // remembered returns the answers so far.

@@ -2,19 +2,25 @@ package agent
 
 import (
 	"context"
+	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/clock"
+
+	"github.com/nodegate/nodegate/gate"
 )
 
-func newProber(check CheckFunc, changed func()) *prober {
+func newProber(check Check, changed func()) *prober {
 	return &prober{
 		Probe:    Probe{Name: "socket", Check: check, Dwell: 3 * time.Second, Timeout: 2 * time.Second},
 		clock:    clock.RealClock{},
 		interval: time.Second,
+		node:     func() *corev1.Node { return nil },
 		changed:  changed,
 	}
 }
@@ -22,7 +28,7 @@ func newProber(check CheckFunc, changed func()) *prober {
 func TestProber_AsksOncePerInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var asked, changes atomic.Int32
-		p := newProber(func(context.Context) error { asked.Add(1); return nil }, func() { changes.Add(1) })
+		p := newProber(CheckFunc(func(context.Context) error { asked.Add(1); return nil }), func() { changes.Add(1) })
 		go p.run(t.Context())
 		time.Sleep(10*time.Second + time.Millisecond)
 		if got := asked.Load(); got != 11 {
@@ -41,12 +47,12 @@ func TestProber_AHungCheckFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var asked atomic.Int32
 		hang := make(chan struct{})
-		p := newProber(func(context.Context) error {
+		p := newProber(CheckFunc(func(context.Context) error {
 			if asked.Add(1) == 2 {
 				<-hang
 			}
 			return nil
-		}, func() {})
+		}), func() {})
 		go p.run(t.Context())
 		state := func() State { return p.remembered().state(p.Dwell, false) }
 
@@ -82,7 +88,7 @@ func TestProber_StopsWhileItsCheckHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		hang := make(chan struct{})
-		p := newProber(func(context.Context) error { <-hang; return nil }, func() {})
+		p := newProber(CheckFunc(func(context.Context) error { <-hang; return nil }), func() {})
 		stopped := make(chan struct{})
 		go func() { p.run(ctx); close(stopped) }()
 		synctest.Wait()
@@ -90,4 +96,40 @@ func TestProber_StopsWhileItsCheckHangs(t *testing.T) {
 		<-stopped
 		close(hang)
 	})
+}
+
+// TestProber_ACheckWithoutItsNodeHasNotAnswered, neither at first nor later.
+func TestProber_ACheckWithoutItsNodeHasNotAnswered(t *testing.T) {
+	var node *corev1.Node
+	p := newProber(ConflistCheck(gate.ConflistCheck{}), func() {})
+	p.node = func() *corev1.Node { return node }
+	ask := func(want State, reason string) {
+		t.Helper()
+		p.ask(t.Context())
+		if got := p.remembered(); got.state(0, false) != want || !strings.Contains(text(got.reason), reason) {
+			t.Errorf("%s (%v), want %s (%s)", got.state(0, false), got.reason, want, reason)
+		}
+	}
+	ask(Unknown, "")
+	for runtime, reason := range map[string]string{
+		"":                  `the Node's runtime is ""`,
+		"cri-o://1.34.0":    `the Node's runtime is "cri-o://1.34.0"`,
+		"containerd://2.2.": "no CNI configuration in ",
+	} {
+		node = &corev1.Node{}
+		node.Status.NodeInfo.ContainerRuntimeVersion = runtime
+		ask(Failing, reason)
+		node = nil
+		ask(Failing, reason)
+	}
+}
+
+func TestShortened(t *testing.T) {
+	if shortened(nil) != nil {
+		t.Error("no reason became one")
+	}
+	got := text(shortened(errors.New("two\nlines\x00 " + strings.Repeat("é", 1<<20))))
+	if len(got) > maxReasonBytes+len("…") || !strings.HasPrefix(got, "two lines  é") || !strings.HasSuffix(got, "é…") {
+		t.Errorf("%q of %d bytes", got, len(got))
+	}
 }

@@ -41,7 +41,7 @@ func TestSocketCheck(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 			defer cancel()
-			expectReason(t, check.Check(ctx), path, tc.want)
+			expectReason(t, check.Check(ctx, nil), path, tc.want)
 		})
 	}
 }

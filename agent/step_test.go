@@ -34,7 +34,7 @@ func (w *world) lookAndAnswer(a *Agent) {
 	w.look(a)
 	for _, g := range a.gates {
 		for _, p := range g.probers {
-			p.record(p.Check.Check(w.Context()))
+			p.record(p.Check.Check(w.Context(), a.node()))
 		}
 	}
 }
