@@ -358,7 +358,7 @@ gates:
 	list := filepath.Join(netDir, "10-net.conflist")
 	write(t, list, `{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"bridge"},{"type":"gate-cni"}]}`)
 	says("check conflist: failing: looking for the plugin's binary")
-	w.ok(os.WriteFile(filepath.Join(binDir, "gate-cni"), nil, 0o700)) //nolint:gosec // a binary is executable
+	w.ok(os.WriteFile(filepath.Join(binDir, "gate-cni"), nil, 0o700))
 	w.eventuallyOpen()
 
 	write(t, list, `{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"bridge"}]}`)

@@ -28,7 +28,7 @@ func readBootID(path string) bootID {
 	if err != nil {
 		return bootID{err: fmt.Errorf("reading the boot id: %w", err)}
 	}
-	defer file.Close()
+	defer func() { _ = file.Close() }() // only read
 	data, err := io.ReadAll(io.LimitReader(file, maxBootIDBytes+2))
 	if err != nil {
 		return bootID{err: fmt.Errorf("reading the boot id: %w", err)}

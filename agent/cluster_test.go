@@ -13,6 +13,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -25,12 +26,15 @@ import (
 // patience is how long a condition may take on a machine that is busy.
 const patience = time.Minute
 
+// polling is the interval at which a condition is looked at.
+const polling = 20 * time.Millisecond
+
 // shared is the API server of all tests of this package, with the policies of the
 // default configuration in force. It starts when the first test asks for it.
-var shared = sync.OnceValues(startCluster) //nolint:gochecknoglobals // tests share one API server
+var shared = sync.OnceValues(startCluster)
 
 // stop ends the API server, if one was started.
-var stop = func() error { return nil } //nolint:gochecknoglobals // set by shared
+var stop = func() error { return nil }
 
 func TestMain(m *testing.M) {
 	code := m.Run()
@@ -47,7 +51,7 @@ func startCluster() (*cluster.Cluster, error) {
 		return nil, err
 	}
 	stop = c.Stop
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), patience) //nolint:forbidigo // it is of no single test
 	defer cancel()
 	if err := allowAgent(ctx, c.Admin); err != nil {
 		return nil, err
@@ -91,16 +95,11 @@ func installPolicies(ctx context.Context, admin *rest.Config) error {
 			return fmt.Errorf("installing %s: %w", object.GetName(), err)
 		}
 	}
-	for {
+	return wait.PollUntilContextCancel(ctx, polling, true, func(ctx context.Context) (bool, error) {
 		probe := &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "probe-", Labels: governedLabels()}}
-		if err := c.Create(ctx, probe); err != nil {
-			return fmt.Errorf("waiting for the policies: %w", err)
-		}
-		if gate.DefaultGate().Armed(probe) {
-			return nil
-		}
-		time.Sleep(200 * time.Millisecond) // a new Node is the only way to ask again
-	}
+		err := c.Create(ctx, probe)
+		return gate.DefaultGate().Armed(probe), err
+	})
 }
 
 func governedLabels() map[string]string { return map[string]string{"kubernetes.io/os": "linux"} }
@@ -113,7 +112,8 @@ type world struct {
 	name    string
 }
 
-// newWorld names a Node after the test; it does not exist yet.
+// newWorld names a Node after the test; it does not exist yet, nor any more after
+// it.
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	c, err := shared()
@@ -124,7 +124,14 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &world{T: t, cluster: c, admin: admin, name: nodeName(t)}
+	w := &world{T: t, cluster: c, admin: admin, name: nodeName(t)}
+	t.Cleanup(func() {
+		err := admin.CoreV1().Nodes().Delete(context.WithoutCancel(t.Context()), w.name, metav1.DeleteOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			t.Error(err)
+		}
+	})
+	return w
 }
 
 func nodeName(t *testing.T) string {
@@ -259,16 +266,13 @@ func (w *world) ok(err error) {
 // eventually waits until the complaint is empty.
 func (w *world) eventually(complaint func() string) {
 	w.Helper()
-	deadline := time.Now().Add(patience)
-	for {
-		last := complaint()
-		if last == "" {
-			return
-		}
-		if time.Now().After(deadline) {
-			w.Fatalf("after %s: %s", patience, last)
-		}
-		time.Sleep(20 * time.Millisecond) // the interval of polling
+	last := ""
+	err := wait.PollUntilContextTimeout(w.Context(), polling, patience, true, func(context.Context) (bool, error) {
+		last = complaint()
+		return last == "", nil
+	})
+	if err != nil {
+		w.Fatalf("after %s: %s", patience, last)
 	}
 }
 

@@ -112,6 +112,7 @@ func (a *Agent) startOver(node *corev1.Node) {
 	a.loop.retry = retry{}
 	for _, g := range a.gates {
 		g.pace, g.saidNo = pace{}, false
+		a.board.putBack(g.gate.Name, false)
 	}
 }
 

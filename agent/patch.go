@@ -3,6 +3,7 @@ package agent
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -52,8 +53,7 @@ func (p *nodePatch) removeTaints(node *corev1.Node, gates []*gate.Gate) {
 	}
 	p.add("test", "/status/nodeInfo/bootID", node.Status.NodeInfo.BootID)
 	// From the end, so that indices stay those of the Node that was read.
-	for i := len(node.Spec.Taints) - 1; i >= 0; i-- {
-		taint := node.Spec.Taints[i]
+	for i, taint := range slices.Backward(node.Spec.Taints) {
 		for _, g := range gates {
 			if g.IsTaint(taint) {
 				path := fmt.Sprintf("/spec/taints/%d", i)

@@ -25,12 +25,17 @@ func newProber(check Check, changed func()) *prober {
 	}
 }
 
+// pass lets fake time pass.
+func pass(d time.Duration) {
+	time.Sleep(d) //nolint:forbidigo // within synctest it takes no time and is what moves the clock
+}
+
 func TestProber_AsksOncePerInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var asked, changes atomic.Int32
 		p := newProber(CheckFunc(func(context.Context) error { asked.Add(1); return nil }), func() { changes.Add(1) })
 		go p.run(t.Context())
-		time.Sleep(10*time.Second + time.Millisecond)
+		pass(10*time.Second + time.Millisecond)
 		if got := asked.Load(); got != 11 {
 			t.Errorf("asked %d times in 10 s, want 11", got)
 		}
@@ -56,15 +61,15 @@ func TestProber_AHungCheckFails(t *testing.T) {
 		go p.run(t.Context())
 		state := func() State { return p.remembered().state(p.Dwell, false) }
 
-		time.Sleep(2900 * time.Millisecond) // asked the second time after 1 s
+		pass(2900 * time.Millisecond) // asked the second time after 1 s
 		if got := state(); got != Passing {
 			t.Errorf("%s before its timeout, want passing", got)
 		}
-		time.Sleep(200 * time.Millisecond)
+		pass(200 * time.Millisecond)
 		if got := state(); got != Wavering {
 			t.Errorf("%s after its timeout, want wavering", got)
 		}
-		time.Sleep(p.Dwell)
+		pass(p.Dwell)
 		if got, reason := state(), text(p.remembered().reason); got != Failing || reason != "no answer in 5s" {
 			t.Errorf("%s (%s) after its dwell, want failing (no answer in 5s)", got, reason)
 		}
@@ -76,7 +81,7 @@ func TestProber_AHungCheckFails(t *testing.T) {
 		if got := state(); got != Failing {
 			t.Errorf("%s by an answer that came too late", got)
 		}
-		time.Sleep(p.interval)
+		pass(p.interval)
 		synctest.Wait()
 		if got := state(); got != Passing {
 			t.Errorf("%s after a new answer, want passing", got)

@@ -22,13 +22,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/nodegate/nodegate/gate"
 	"github.com/nodegate/nodegate/test/cluster"
 )
 
-var update = flag.Bool("update", false, "write the golden files") //nolint:gochecknoglobals // a flag of the test
+var update = flag.Bool("update", false, "write the golden files")
 
 func noEnvironment(string) string { return "" }
 
@@ -51,7 +52,7 @@ func TestHelp(t *testing.T) {
 	}
 	const golden = "testdata/help.txt"
 	if *update {
-		if err := os.WriteFile(golden, []byte(got), 0o644); err != nil { //nolint:gosec // it is to be read by all
+		if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -316,16 +317,13 @@ func (p *process) terminate() error {
 
 func eventually(t *testing.T, complaint func() string) {
 	t.Helper()
-	deadline := time.Now().Add(time.Minute)
-	for {
-		last := complaint()
-		if last == "" {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(last)
-		}
-		time.Sleep(20 * time.Millisecond) // the interval of polling
+	last := ""
+	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
+		last = complaint()
+		return last == "", nil
+	})
+	if err != nil {
+		t.Fatal(last)
 	}
 }
 

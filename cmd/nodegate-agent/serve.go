@@ -57,7 +57,7 @@ func serve(ctx context.Context, log *slog.Logger, run func(context.Context) erro
 		if err != nil {
 			return fmt.Errorf("listening for %s: %w", s.name, err)
 		}
-		defer listener.Close()
+		defer func() { _ = listener.Close() }() // its server may have done so
 		log.Info("Listening", "for", s.name, "address", listener.Addr().String())
 		parts = append(parts, func(ctx context.Context) error { return s.run(ctx, listener) })
 	}

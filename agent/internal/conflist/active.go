@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"sort"
+	"slices"
 
 	"github.com/containernetworking/cni/libcni"
 )
@@ -57,7 +57,7 @@ func candidates(dir string) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listing %s: %w", dir, err)
 	}
-	sort.Strings(files)
+	slices.Sort(files)
 	return files, nil
 }
 

@@ -28,7 +28,7 @@ func readRegular(path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer file.Close()
+	defer func() { _ = file.Close() }() // only read
 	if info, err = file.Stat(); err != nil {
 		return nil, err
 	}
