@@ -16,10 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nodegate/nodegate/gate"
-	"github.com/nodegate/nodegate/manifests"
 	"github.com/nodegate/nodegate/test/cluster"
 )
 
@@ -56,7 +54,7 @@ func startCluster() (*cluster.Cluster, error) {
 	if err := allowAgent(ctx, c.Admin); err != nil {
 		return nil, err
 	}
-	return c, installPolicies(ctx, c.Admin)
+	return c, c.InstallPolicies(ctx, gate.Default())
 }
 
 // allowAgent gives the agent's account the rights that it needs, and no others.
@@ -78,28 +76,6 @@ func allowAgent(ctx context.Context, admin *rest.Config) error {
 		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: gate.Namespace, Name: gate.AgentAccount}},
 	}, metav1.CreateOptions{})
 	return err
-}
-
-// installPolicies returns when they are in force.
-func installPolicies(ctx context.Context, admin *rest.Config) error {
-	objects, err := manifests.Policies(gate.Default(), manifests.MutationV1)
-	if err != nil {
-		return err
-	}
-	c, err := client.New(admin, client.Options{})
-	if err != nil {
-		return err
-	}
-	for _, object := range objects {
-		if err := c.Create(ctx, object); err != nil {
-			return fmt.Errorf("installing %s: %w", object.GetName(), err)
-		}
-	}
-	return wait.PollUntilContextCancel(ctx, polling, true, func(ctx context.Context) (bool, error) {
-		probe := &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "probe-", Labels: governedLabels()}}
-		err := c.Create(ctx, probe)
-		return gate.DefaultGate().Armed(probe), err
-	})
 }
 
 func governedLabels() map[string]string { return map[string]string{"kubernetes.io/os": "linux"} }

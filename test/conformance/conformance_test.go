@@ -20,7 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nodegate/nodegate/gate"
 	"github.com/nodegate/nodegate/manifests"
@@ -40,7 +39,6 @@ func TestConformance(t *testing.T) {
 // suite is what all rows share.
 var suite struct {
 	cluster *cluster.Cluster
-	client  client.Client
 	admin   kubernetes.Interface
 	ids     *identities
 	entered setting
@@ -55,8 +53,6 @@ var _ = BeforeSuite(func(ctx context.Context) {
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(c.Stop)
 	suite.cluster = c
-	suite.client, err = client.New(c.Admin, client.Options{})
-	Expect(err).NotTo(HaveOccurred())
 	suite.ids, err = newIdentities(ctx, c)
 	Expect(err).NotTo(HaveOccurred())
 	suite.admin = suite.ids.people[cases.Admin]
@@ -64,7 +60,7 @@ var _ = BeforeSuite(func(ctx context.Context) {
 	Expect(err).NotTo(HaveOccurred())
 	foreign, err := foreignPolicies()
 	Expect(err).NotTo(HaveOccurred())
-	Expect(apply(ctx, suite.client, foreign)).To(Succeed())
+	Expect(c.Apply(ctx, foreign)).To(Succeed())
 	stop, err := startForeignWebhooks(ctx, suite.admin)
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(stop)
@@ -96,7 +92,7 @@ func enter(ctx context.Context, want setting) {
 	}
 	objects, err := installed(cfg)
 	Expect(err).NotTo(HaveOccurred())
-	Expect(apply(ctx, suite.client, objects)).To(Succeed())
+	Expect(suite.cluster.Apply(ctx, objects)).To(Succeed())
 	Expect(active(ctx, suite.ids, cfg)).To(Succeed())
 	suite.entered = want
 }
