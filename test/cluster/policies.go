@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -65,9 +66,7 @@ func (c *Cluster) AwaitPolicies(ctx context.Context, cfg *gate.Configuration) er
 	if err := p.create(ctx); err != nil {
 		return err
 	}
-	defer func() {
-		_ = admin.CoreV1().Nodes().Delete(context.WithoutCancel(ctx), p.node.Name, metav1.DeleteOptions{})
-	}()
+	defer p.delete(context.WithoutCancel(ctx))
 	for name, inForce := range map[string]func(context.Context) (bool, error){
 		"create": p.createInForce, "update": p.updateInForce, "writers": p.writersInForce,
 	} {
@@ -103,27 +102,36 @@ func (c *Cluster) stranger() (kubernetes.Interface, error) {
 	return kubernetes.NewForConfig(config)
 }
 
-const probeName = "policy-probe"
-
-// probe is an armed Node to which writes are tried.
+// probe tries writes to an armed Node, and to one outside of every gate's reach.
 type probe struct {
 	cfg      *gate.Configuration
 	admin    kubernetes.Interface
 	stranger kubernetes.Interface
-	node     *corev1.Node
 }
 
+const (
+	probeName   = "policy-probe"
+	outsideName = "policy-probe-outside"
+)
+
 func (p *probe) create(ctx context.Context) error {
-	node := p.governed(probeName)
+	armed := p.governed(probeName)
 	for i := range p.cfg.Gates {
-		node.Spec.Taints = p.cfg.Gates[i].WithTaint(node.Spec.Taints)
+		armed.Spec.Taints = p.cfg.Gates[i].WithTaint(armed.Spec.Taints)
 	}
-	created, err := p.admin.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
-	if err != nil {
-		return fmt.Errorf("creating node %q: %w", node.Name, err)
+	outside := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: outsideName}}
+	for _, node := range []*corev1.Node{armed, outside} {
+		if _, err := p.admin.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {
+			return fmt.Errorf("creating node %q: %w", node.Name, err)
+		}
 	}
-	p.node = created
 	return nil
+}
+
+func (p *probe) delete(ctx context.Context) {
+	for _, name := range []string{probeName, outsideName} {
+		_ = p.admin.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{}) // a leftover does no harm
+	}
 }
 
 func (p *probe) governed(name string) *corev1.Node {
@@ -144,25 +152,25 @@ func (p *probe) createInForce(ctx context.Context) (bool, error) {
 }
 
 // updateInForce looks for two signs, so that a policy that is broken in one rule
-// counts as in force too: the taints are kept, and evidence arms.
+// counts as in force too: taints are kept, and what becomes governed is armed.
 func (p *probe) updateInForce(ctx context.Context) (bool, error) {
-	kept, err := p.dryRun(ctx, p.admin, `{"spec":{"taints":null}}`)
+	kept, err := dryRun(ctx, p.admin, probeName, map[string]any{"spec": map[string]any{"taints": nil}})
 	if err != nil {
 		return false, err
 	}
-	refused, err := p.dryRun(ctx, p.admin, fmt.Sprintf(`{"spec":{"taints":null},"metadata":{"annotations":{%s}}}`, p.annotations()))
+	governed, err := dryRun(ctx, p.admin, outsideName, map[string]any{"metadata": map[string]any{"labels": p.governed("").Labels}})
 	if err != nil {
 		return false, err
 	}
-	return (p.armed(kept) || p.armed(refused)) == p.enforced(), nil
+	return (p.armed(kept) || p.armed(governed)) == p.enforced(), nil
 }
 
 // writersInForce looks for two signs too.
 func (p *probe) writersInForce(ctx context.Context) (bool, error) {
 	for i := range p.cfg.Gates {
 		g := &p.cfg.Gates[i]
-		_, heartbeat := p.dryRun(ctx, p.stranger, fmt.Sprintf(`{"metadata":{"annotations":{%q:"x"}}}`, g.HeartbeatAnnotation()))
-		_, bypass := p.dryRun(ctx, p.stranger, fmt.Sprintf(`{"metadata":{"annotations":{%q:"x"}}}`, g.BypassAnnotation()))
+		_, heartbeat := dryRun(ctx, p.stranger, probeName, annotate(g.HeartbeatAnnotation()))
+		_, bypass := dryRun(ctx, p.stranger, probeName, annotate(g.BypassAnnotation()))
 		if !apierrors.IsForbidden(heartbeat) && !apierrors.IsForbidden(bypass) {
 			return false, errors.Join(heartbeat, bypass)
 		}
@@ -170,20 +178,17 @@ func (p *probe) writersInForce(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-func (p *probe) annotations() string {
-	text := ""
-	for i := range p.cfg.Gates {
-		if i > 0 {
-			text += ","
-		}
-		text += fmt.Sprintf("%q:%q", p.cfg.Gates[i].HeartbeatAnnotation(), "malformed")
-	}
-	return text
+func annotate(key string) map[string]any {
+	return map[string]any{"metadata": map[string]any{"annotations": map[string]string{key: "x"}}}
 }
 
-func (p *probe) dryRun(ctx context.Context, client kubernetes.Interface, patch string) (*corev1.Node, error) {
-	return client.CoreV1().Nodes().Patch(ctx, p.node.Name, types.MergePatchType, []byte(patch),
-		metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
+// dryRun is what a merge patch would make of a Node.
+func dryRun(ctx context.Context, client kubernetes.Interface, node string, patch map[string]any) (*corev1.Node, error) {
+	data, err := json.Marshal(patch)
+	if err != nil {
+		return nil, err
+	}
+	return client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, data, metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
 }
 
 func (p *probe) enforced() bool { return p.cfg.Mode == gate.ModeEnforce }
