@@ -14,6 +14,8 @@ MODULES := . test/controlplane
 
 # Flags for every go test, such as TESTFLAGS=-v.
 TESTFLAGS ?=
+BENCH ?= .
+BENCHTIME ?= 1000x
 # ASSETS_FLAGS=--kubelet builds the kubelet too.
 ASSETS_FLAGS ?=
 
@@ -46,6 +48,20 @@ race: export CGO_ENABLED := 1
 race: require-go require-cc ## Run all tests with the race detector (needs a C compiler)
 	@assets=$$($(ASSETS)) || exit 1; export KUBEBUILDER_ASSETS="$$assets"; \
 	$(call each,$(MODULES),$(GO) test -race $(TESTFLAGS) ./...)
+
+.PHONY: conformance
+conformance: require-go ## Run the table of cases on a real API server, JUnit report in out/
+	@assets=$$($(ASSETS)) || exit 1; export KUBEBUILDER_ASSETS="$$assets"; mkdir -p out; \
+	$(GO) test -count=1 ./test/conformance $(TESTFLAGS) -ginkgo.v -ginkgo.junit-report="$(CURDIR)/out/conformance.xml"
+
+.PHONY: mutants
+mutants: require-go ## Break the policies in known ways and see the suite notice each
+	@assets=$$($(ASSETS)) || exit 1; export KUBEBUILDER_ASSETS="$$assets"; $(GO) run ./test/mutants
+
+.PHONY: bench
+bench: require-go ## Measure, as ratios within one run (BENCH=pattern, BENCHTIME=1000x)
+	@assets=$$($(ASSETS)) || exit 1; export KUBEBUILDER_ASSETS="$$assets"; \
+	$(GO) test ./test/bench -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -timeout 60m
 
 .PHONY: clean
 clean: ## Remove what was built in the tree (the cache outside it stays)
