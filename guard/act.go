@@ -1,0 +1,107 @@
+package guard
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nodegate/nodegate/gate"
+)
+
+// act does what was decided, as the mode allows.
+func (g *Guard) act(ctx context.Context, node *corev1.Node, mode gate.Mode, steps []step) error {
+	g.endTroubles(steps)
+	switch mode {
+	case gate.ModeEnforce:
+		return g.enforce(ctx, node, steps)
+	case gate.ModeObserve:
+		g.observe(steps)
+	}
+	return nil
+}
+
+// endTroubles forgets what was done about Nodes that are open by right.
+func (g *Guard) endTroubles(steps []step) {
+	for _, s := range steps {
+		if s.reason == "" && !s.in.gate.Armed(s.in.node) {
+			g.memory.over(s.in)
+		}
+	}
+}
+
+// enforce arms for all gates in one write.
+func (g *Guard) enforce(ctx context.Context, node *corev1.Node, steps []step) error {
+	var arm []step
+	for _, s := range steps {
+		if s.arm {
+			arm = append(arm, s)
+		}
+	}
+	if len(arm) == 0 {
+		return nil
+	}
+	if err := g.write(ctx, node, arm); err != nil {
+		return err
+	}
+	for _, s := range arm {
+		g.memory.acted(s.in, s.decision)
+		g.Metrics.armed(s.in.gate, s.reason)
+		g.log().Info("Armed Node", "node", node.Name, "gate", s.in.gate.Name, "reason", s.reason, "message", s.message)
+	}
+	return nil
+}
+
+// observe counts what would have been armed, each trouble once: an armed Node
+// would stay so until the trouble is over.
+func (g *Guard) observe(steps []step) {
+	for _, s := range steps {
+		if !s.arm || s.in.trouble.actedFor != "" {
+			continue
+		}
+		g.memory.acted(s.in, s.decision)
+		g.Metrics.wouldArm(s.in.gate, s.reason)
+		g.log().Info("Would arm Node", "node", s.in.node.Name, "gate", s.in.gate.Name, "reason", s.reason, "message", s.message)
+	}
+}
+
+// write adds the gates' taints. The patch fails with a conflict if anybody has
+// written the Node since it was read: the decision may not hold any more. It
+// appends to the list that is there and names no other taint, so that it cannot
+// lose or revive one, nor a field of one that this program does not know.
+func (g *Guard) write(ctx context.Context, node *corev1.Node, arm []step) error {
+	patch, err := json.Marshal(patchOf(node, arm))
+	if err != nil {
+		return fmt.Errorf("encoding patch of node %q: %w", node.Name, err)
+	}
+	target := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.Name}}
+	err = g.Client.Patch(ctx, target, client.RawPatch(types.JSONPatchType, patch), client.FieldOwner(gate.ManagerGuard))
+	if err != nil {
+		return fmt.Errorf("arming node %q: %w", node.Name, err)
+	}
+	return nil
+}
+
+// operation is one of a JSON patch (RFC 6902).
+type operation struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value"`
+}
+
+func patchOf(node *corev1.Node, arm []step) []operation {
+	patch := []operation{{Op: "replace", Path: "/metadata/resourceVersion", Value: node.ResourceVersion}}
+	if len(node.Spec.Taints) == 0 {
+		patch = append(patch, operation{Op: "add", Path: "/spec/taints", Value: []corev1.Taint{}})
+	}
+	for _, s := range arm {
+		for _, taint := range s.in.gate.WithTaint(nil) {
+			patch = append(patch, operation{Op: "add", Path: "/spec/taints/-", Value: taint})
+		}
+	}
+	return patch
+}

@@ -1,0 +1,106 @@
+package guard
+
+import (
+	"maps"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nodegate/nodegate/gate"
+)
+
+// CacheOptions restrict a manager's cache to what the guard judges by: Nodes
+// without what is of no account, and the agent's pods and DaemonSets in its
+// namespaces, where a Role is enough to read them.
+func CacheOptions(cfg *gate.Configuration) cache.Options {
+	pods, sets := map[string]cache.Config{}, map[string]cache.Config{}
+	for i := range cfg.Gates {
+		agent := cfg.Gates[i].Agent
+		sets[agent.Namespace] = cache.Config{}
+		pods[agent.Namespace] = cache.Config{LabelSelector: agentPods(cfg, agent.Namespace)}
+	}
+	return cache.Options{
+		DefaultTransform: cache.TransformStripManagedFields(),
+		ByObject: map[client.Object]cache.ByObject{
+			&corev1.Node{}:      {Transform: trimNode},
+			&corev1.Pod{}:       {Transform: trimPod, Namespaces: pods},
+			&appsv1.DaemonSet{}: {Namespaces: sets},
+		},
+	}
+}
+
+// agentPods selects the agent pods of all gates in a namespace; all pods, where
+// their labels differ, for one selector cannot say so.
+func agentPods(cfg *gate.Configuration, namespace string) labels.Selector {
+	var common map[string]string
+	for i := range cfg.Gates {
+		agent := cfg.Gates[i].Agent
+		if agent.Namespace != namespace {
+			continue
+		}
+		if common != nil && !maps.Equal(common, agent.PodLabels) {
+			return labels.Everything()
+		}
+		common = agent.PodLabels
+	}
+	return labels.SelectorFromSet(common)
+}
+
+// trimNode keeps of a Node what the guard judges: that is some hundred bytes of
+// many thousand.
+func trimNode(object any) (any, error) {
+	node, ok := object.(*corev1.Node)
+	if !ok {
+		return object, nil
+	}
+	trimmed := &corev1.Node{ObjectMeta: trimMeta(node.ObjectMeta)}
+	trimmed.Labels = node.Labels
+	trimmed.Annotations = gateAnnotations(node.Annotations)
+	trimmed.Spec.Taints = node.Spec.Taints
+	trimmed.Status.NodeInfo.BootID = node.Status.NodeInfo.BootID
+	return trimmed, nil
+}
+
+// trimPod keeps of a pod where it is and whether it is Ready.
+func trimPod(object any) (any, error) {
+	pod, ok := object.(*corev1.Pod)
+	if !ok {
+		return object, nil
+	}
+	trimmed := &corev1.Pod{ObjectMeta: trimMeta(pod.ObjectMeta)}
+	trimmed.Labels = pod.Labels
+	trimmed.Spec.NodeName = pod.Spec.NodeName
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodReady {
+			trimmed.Status.Conditions = []corev1.PodCondition{{Type: condition.Type, Status: condition.Status}}
+		}
+	}
+	return trimmed, nil
+}
+
+func trimMeta(meta metav1.ObjectMeta) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Namespace:         meta.Namespace,
+		Name:              meta.Name,
+		UID:               meta.UID,
+		ResourceVersion:   meta.ResourceVersion,
+		CreationTimestamp: meta.CreationTimestamp,
+		DeletionTimestamp: meta.DeletionTimestamp,
+	}
+}
+
+// gateAnnotations are the heartbeats and bypasses.
+func gateAnnotations(annotations map[string]string) map[string]string {
+	kept := map[string]string{}
+	for key, value := range annotations {
+		if strings.HasPrefix(key, gate.HeartbeatPrefix) || strings.HasPrefix(key, gate.BypassPrefix) {
+			kept[key] = value
+		}
+	}
+	return kept
+}

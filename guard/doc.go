@@ -1,0 +1,13 @@
+// Package guard arms what no write arms.
+//
+// Admission keeps a gate closed at every write to a Node. The guard covers the
+// rest: a kubelet's own write, in which admission cannot change taints, and the
+// mere passing of time, which writes nothing. It watches Nodes, the agent's pods
+// and its DaemonSets, and adds a gate's taint where the Node is open against the
+// rules. It never removes one: that is for the node's agent to do.
+//
+// One [Guard] at a time acts, by leader election. Its decisions are a pure
+// function of what it sees (decide.go); what it remembers between two looks is
+// only since when a node has had no Ready agent pod, and what it has done about
+// that.
+package guard

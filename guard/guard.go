@@ -1,0 +1,167 @@
+package guard
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/nodegate/nodegate/gate"
+)
+
+// Name is the guard's, among the controllers of a manager.
+const Name = "guard"
+
+const (
+	// workers look at Nodes at the same time. A look is short unless it writes;
+	// how many writes at a time are too many is for the API server's priority and
+	// fairness to say.
+	workers = 16
+
+	// A Node whose write failed is tried again after minRetry, which doubles with
+	// every failure up to maxRetry.
+	minRetry = 50 * time.Millisecond
+	maxRetry = 10 * time.Second
+)
+
+// Guard arms Nodes that are open against the rules of a gate. Client,
+// AgentNamespace and Log are all it needs: then it guards the default gate, whose
+// agent pods it finds by their label in AgentNamespace.
+type Guard struct {
+	Client client.Client
+	// AgentNamespace is where the agent runs. It is not looked at where
+	// Configuration is set, whose gates say so themselves.
+	AgentNamespace string
+	Log            *slog.Logger
+
+	// Configuration returns the one in force, which must not be changed any more.
+	// It is asked at every look. Default: the default gate, enforced.
+	Configuration func() *gate.Configuration
+	// Changed delivers a value when Configuration returns another one: every Node
+	// is looked at again.
+	Changed <-chan struct{}
+	// Clock shows the API server's time. Default: local time.
+	Clock clock.PassiveClock
+	// InstalledAt is when nodegate was installed. Governed Nodes that were created
+	// later are adopted: they went through admission or should have.
+	//
+	// If it is zero, the guard is used on its own, without admission and perhaps
+	// with an agent that writes no heartbeat. Then AgentAbsent applies to every
+	// governed Node, and where there is no agent DaemonSet, an agent pod on a node
+	// shows that one belongs there.
+	InstalledAt time.Time
+	// Metrics count what the guard does. Default: none.
+	Metrics *Metrics
+
+	memory memory
+	silent silence
+	// live reads past the cache, to decide anew after a conflict.
+	live client.Reader
+	// indexed says that the client finds pods by node.
+	indexed bool
+}
+
+var _ reconcile.Reconciler = (*Guard)(nil)
+
+// NeedLeaderElection implements the manager's LeaderElectionRunnable: one guard
+// acts at a time.
+func (g *Guard) NeedLeaderElection() bool { return true }
+
+// SetupWithManager registers the guard: it looks at Nodes when what it judges
+// them by changes, and at a node when its agent pod or a DaemonSet does. The
+// manager's cache should be built with [CacheOptions].
+func (g *Guard) SetupWithManager(mgr ctrl.Manager) error {
+	g.live = mgr.GetAPIReader()
+	if err := indexPods(mgr); err != nil {
+		return err
+	}
+	g.indexed = true
+	return ctrl.NewControllerManagedBy(mgr).
+		Named(Name).
+		WithOptions(controller.Options{
+			NeedLeaderElection:      new(g.NeedLeaderElection()),
+			EnableWarmup:            new(true),
+			MaxConcurrentReconciles: workers,
+			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](minRetry, maxRetry),
+		}).
+		For(&corev1.Node{}, builder.WithPredicates(nodeChanged())).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(nodeOfPod), builder.WithPredicates(podChanged())).
+		Watches(&appsv1.DaemonSet{}, handler.EnqueueRequestsFromMapFunc(g.allNodes), builder.WithPredicates(daemonSetChanged())).
+		WatchesRawSource(source.Func(g.watchConfiguration)).
+		Complete(g)
+}
+
+// configuration is the one in force.
+func (g *Guard) configuration() *gate.Configuration {
+	if g.Configuration != nil {
+		return g.Configuration()
+	}
+	cfg := gate.Default()
+	for i := range cfg.Gates {
+		cfg.Gates[i].Agent.Namespace = g.AgentNamespace
+	}
+	return cfg
+}
+
+func (g *Guard) now() time.Time {
+	if g.Clock == nil {
+		return time.Now()
+	}
+	return g.Clock.Now()
+}
+
+func (g *Guard) log() *slog.Logger {
+	if g.Log == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return g.Log
+}
+
+// allNodes requests a look at every Node.
+func (g *Guard) allNodes(ctx context.Context, _ client.Object) []reconcile.Request {
+	var nodes corev1.NodeList
+	if err := g.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+		g.log().Error("Listing Nodes to look at all of them again", "error", err)
+		return nil
+	}
+	requests := make([]reconcile.Request, len(nodes.Items))
+	for i := range nodes.Items {
+		requests[i].Name = nodes.Items[i].Name
+	}
+	return requests
+}
+
+// watchConfiguration requests a look at every Node when the configuration has
+// changed.
+func (g *Guard) watchConfiguration(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	if g.Changed == nil {
+		return nil
+	}
+	go func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case _, ok := <-g.Changed:
+				if !ok {
+					return
+				}
+				for _, request := range g.allNodes(ctx, nil) {
+					queue.Add(request)
+				}
+			}
+		}
+	}()
+	return nil
+}

@@ -1,0 +1,159 @@
+package guard
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/nodegate/nodegate/gate"
+)
+
+// attempts is how often a Node that others write at the same time is read anew
+// and decided on, at once, before it waits its turn again.
+const attempts = 5
+
+// step is the decision on one gate of a Node, and what it rests on.
+type step struct {
+	in input
+	decision
+}
+
+// Reconcile looks at one Node: it gathers what there is to know, decides for
+// every gate, and arms where it must.
+func (g *Guard) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	node := &corev1.Node{}
+	if err := g.Client.Get(ctx, request.NamespacedName, node); err != nil {
+		return g.gone(request.Name, err)
+	}
+	for attempt := 1; ; attempt++ {
+		cfg := g.configuration()
+		steps, err := g.decideAll(ctx, node, cfg.Gates)
+		if err != nil {
+			return reconcile.Result{}, err
+		}
+		err = g.act(ctx, node, cfg.Mode, steps)
+		if err == nil {
+			return g.nextLook(steps), nil
+		}
+		if !apierrors.IsConflict(err) || attempt == attempts {
+			return g.gone(request.Name, err)
+		}
+		g.Metrics.conflict()
+		if err := g.readAnew(ctx, node); err != nil {
+			return g.gone(request.Name, err)
+		}
+	}
+}
+
+// gone forgets a Node that is not there any more, and passes on every other
+// error.
+func (g *Guard) gone(node string, err error) (reconcile.Result, error) {
+	if apierrors.IsNotFound(err) {
+		g.memory.forget(node)
+		return reconcile.Result{}, nil
+	}
+	return reconcile.Result{}, err
+}
+
+// readAnew reads the Node past the cache, which may not have caught up yet with
+// the write that was in the way.
+func (g *Guard) readAnew(ctx context.Context, node *corev1.Node) error {
+	var reader client.Reader = g.Client
+	if g.live != nil {
+		reader = g.live
+	}
+	name := node.Name
+	*node = corev1.Node{}
+	if err := reader.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {
+		return fmt.Errorf("reading node %q: %w", name, err)
+	}
+	return nil
+}
+
+func (g *Guard) decideAll(ctx context.Context, node *corev1.Node, gates []gate.Gate) ([]step, error) {
+	now := g.now()
+	steps := make([]step, 0, len(gates))
+	for i := range gates {
+		in, err := g.gather(ctx, node, &gates[i], now)
+		if err != nil {
+			return nil, err
+		}
+		steps = append(steps, step{in: in, decision: decide(in)})
+	}
+	return steps, nil
+}
+
+// gather collects what a decision rests on, and notes whether the agent is
+// missing.
+func (g *Guard) gather(ctx context.Context, node *corev1.Node, gt *gate.Gate, now time.Time) (input, error) {
+	in := input{gate: gt, node: node, now: now, installedAt: g.InstalledAt}
+	var err error
+	if in.daemonSets, err = g.daemonSets(ctx, gt); err != nil {
+		return input{}, err
+	}
+	if in.pods, err = g.pods(ctx, node, gt); err != nil {
+		return input{}, err
+	}
+	in.trouble = g.memory.look(in)
+	return in, nil
+}
+
+// daemonSets lists those that create the gate's agent pods, and says so if there
+// are none: then nothing is armed for an agent's silence or absence.
+func (g *Guard) daemonSets(ctx context.Context, gt *gate.Gate) ([]appsv1.DaemonSet, error) {
+	var list appsv1.DaemonSetList
+	if err := g.Client.List(ctx, &list, client.InNamespace(gt.Agent.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("listing agent DaemonSets in %q: %w", gt.Agent.Namespace, err)
+	}
+	agent := labels.SelectorFromSet(gt.Agent.PodLabels)
+	var sets []appsv1.DaemonSet
+	for _, ds := range list.Items {
+		if agent.Matches(labels.Set(ds.Spec.Template.Labels)) {
+			sets = append(sets, ds)
+		}
+	}
+	g.noteDaemonSets(gt, len(sets))
+	return sets, nil
+}
+
+// pods lists the gate's agent pods that are bound to the Node.
+func (g *Guard) pods(ctx context.Context, node *corev1.Node, gt *gate.Gate) ([]corev1.Pod, error) {
+	options := []client.ListOption{
+		client.InNamespace(gt.Agent.Namespace),
+		client.MatchingLabels(gt.Agent.PodLabels),
+		client.UnsafeDisableDeepCopy,
+	}
+	if g.indexed {
+		options = append(options, client.MatchingFields{podNodeName: node.Name})
+	}
+	var list corev1.PodList
+	if err := g.Client.List(ctx, &list, options...); err != nil {
+		return nil, fmt.Errorf("listing agent pods of node %q: %w", node.Name, err)
+	}
+	var pods []corev1.Pod
+	for _, pod := range list.Items {
+		if pod.Spec.NodeName == node.Name {
+			pods = append(pods, pod)
+		}
+	}
+	return pods, nil
+}
+
+// nextLook is when time alone may change a decision.
+func (g *Guard) nextLook(steps []step) reconcile.Result {
+	var next time.Time
+	for _, s := range steps {
+		next = earlier(next, s.lookAgain)
+	}
+	if next.IsZero() {
+		return reconcile.Result{}
+	}
+	return reconcile.Result{RequeueAfter: max(next.Sub(g.now()), time.Nanosecond)}
+}
