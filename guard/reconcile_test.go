@@ -1,0 +1,399 @@
+package guard
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/nodegate/nodegate/gate"
+)
+
+// bench is a guard over a fake client, with a clock that is moved by hand.
+type bench struct {
+	*Guard
+	clock   *clocktesting.FakePassiveClock
+	logged  *bytes.Buffer
+	metrics *prometheus.Registry
+	mode    gate.Mode
+}
+
+func newBench(t *testing.T, in input, funcs interceptor.Funcs) *bench {
+	t.Helper()
+	objects := []client.Object{in.node}
+	for i := range in.pods {
+		objects = append(objects, &in.pods[i])
+	}
+	for i := range in.daemonSets {
+		objects = append(objects, &in.daemonSets[i])
+	}
+	b := &bench{
+		clock:   clocktesting.NewFakePassiveClock(in.now),
+		logged:  &bytes.Buffer{},
+		metrics: prometheus.NewRegistry(),
+		mode:    gate.ModeEnforce,
+	}
+	b.Guard = &Guard{
+		Client:         fake.NewClientBuilder().WithObjects(objects...).WithInterceptorFuncs(funcs).Build(),
+		AgentNamespace: gate.Namespace,
+		Log:            slog.New(slog.NewTextHandler(b.logged, nil)),
+		Clock:          b.clock,
+		InstalledAt:    in.installedAt,
+		Metrics:        NewMetrics(),
+		Configuration: func() *gate.Configuration {
+			cfg := gate.Default()
+			cfg.Mode = b.mode
+			return cfg
+		},
+	}
+	if err := b.Metrics.Register(b.metrics); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func (b *bench) look(t *testing.T) time.Duration {
+	t.Helper()
+	result, err := b.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Name: nodeName}})
+	if err != nil {
+		t.Fatalf("reconciling: %v", err)
+	}
+	return result.RequeueAfter
+}
+
+func (b *bench) node(t *testing.T) *corev1.Node {
+	t.Helper()
+	node := &corev1.Node{}
+	if err := b.Client.Get(t.Context(), client.ObjectKey{Name: nodeName}, node); err != nil {
+		t.Fatal(err)
+	}
+	return node
+}
+
+func (b *bench) update(t *testing.T, change func(*input)) {
+	t.Helper()
+	in := newInput()
+	in.node = b.node(t)
+	if in.node.Annotations == nil {
+		in.node.Annotations = map[string]string{}
+	}
+	change(&in)
+	if err := b.Client.Update(t.Context(), in.node); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (b *bench) expectTaints(t *testing.T, want ...string) {
+	t.Helper()
+	var got []string
+	for _, taint := range b.node(t).Spec.Taints {
+		got = append(got, taint.ToString())
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("taints (-want +got):\n%s", diff)
+	}
+}
+
+func (b *bench) expectMetrics(t *testing.T, want string, names ...string) {
+	t.Helper()
+	if err := testutil.GatherAndCompare(b.metrics, strings.NewReader(want), names...); err != nil {
+		t.Error(err)
+	}
+}
+
+const gateTaint = gate.DefaultTaintKey + ":NoSchedule"
+
+func TestGuard_ArmsAtTheSecondOfExpiry(t *testing.T) {
+	b := newBench(t, newInput(taint("foreign", corev1.TaintEffectNoExecute)), interceptor.Funcs{})
+	// The foreign taint would keep the agent away.
+	if after := b.look(t); after != 0 {
+		t.Errorf("looks again after %s where no agent can run", after)
+	}
+	b.update(t, func(in *input) { in.node.Spec.Taints[0].Effect = corev1.TaintEffectPreferNoSchedule })
+	if after := b.look(t); after != ttl {
+		t.Errorf("looks again after %s, want %s", after, ttl)
+	}
+	b.clock.SetTime(now.Add(ttl - time.Millisecond))
+	if after := b.look(t); after != time.Millisecond {
+		t.Errorf("looks again after %s, want 1ms", after)
+	}
+	b.expectTaints(t, "foreign:PreferNoSchedule")
+	b.clock.SetTime(now.Add(ttl))
+	if after := b.look(t); after != 0 {
+		t.Errorf("looks again after %s at an armed node", after)
+	}
+	b.expectTaints(t, "foreign:PreferNoSchedule", gateTaint)
+	b.look(t)
+	b.expectTaints(t, "foreign:PreferNoSchedule", gateTaint)
+	b.expectMetrics(t, `
+# HELP nodegate_guard_agent_daemonset_missing 1 if there is no DaemonSet of the gate's agent, so that nothing is armed for Expired and AgentAbsent; else 0.
+# TYPE nodegate_guard_agent_daemonset_missing gauge
+nodegate_guard_agent_daemonset_missing{gate="agent"} 0
+# HELP nodegate_guard_armed_total Nodes that the guard armed, by gate and reason.
+# TYPE nodegate_guard_armed_total counter
+nodegate_guard_armed_total{gate="agent",reason="Expired"} 1
+# HELP nodegate_guard_conflicts_total Writes that were decided anew because somebody else wrote the Node at the same time.
+# TYPE nodegate_guard_conflicts_total counter
+nodegate_guard_conflicts_total 0
+`)
+}
+
+func TestGuard_ArmsANodeWithoutTaints(t *testing.T) {
+	b := newBench(t, newInput(rawHeartbeat("")), interceptor.Funcs{})
+	b.look(t)
+	b.expectTaints(t, gateTaint)
+}
+
+func TestGuard_GraceIsClearedByAReadyPod(t *testing.T) {
+	b := newBench(t, newInput(noPods, heartbeatOf(now.Add(-time.Second))), interceptor.Funcs{})
+	if after := b.look(t); after != Grace {
+		t.Errorf("looks again after %s, want %s", after, Grace)
+	}
+	b.clock.SetTime(now.Add(Grace - time.Second))
+	pod := agentPod("agent-1", true)
+	if err := b.Client.Create(t.Context(), &pod); err != nil {
+		t.Fatal(err)
+	}
+	b.look(t)
+	if err := b.Client.Delete(t.Context(), &pod); err != nil {
+		t.Fatal(err)
+	}
+	b.look(t)
+	b.clock.SetTime(now.Add(Grace))
+	if after := b.look(t); after != Grace-time.Second {
+		t.Errorf("looks again after %s, want %s", after, Grace-time.Second)
+	}
+	b.expectTaints(t)
+	b.clock.SetTime(now.Add(2*Grace - time.Second))
+	b.look(t)
+	b.expectTaints(t, gateTaint)
+}
+
+func TestGuard_OneTroubleArmsOnce(t *testing.T) {
+	b := newBench(t, newInput(noPods), interceptor.Funcs{})
+	b.look(t)
+	b.clock.SetTime(now.Add(Grace))
+	b.look(t)
+	b.expectTaints(t, gateTaint)
+
+	// The agent, whose pod is not seen Ready, opens, by a clock that is late.
+	b.update(t, heartbeatOf(now.Add(-2*time.Second)))
+	b.update(t, func(in *input) { in.node.Spec.Taints = nil })
+	for range 3 {
+		b.clock.SetTime(b.clock.Now().Add(Grace))
+		b.look(t)
+		b.expectTaints(t)
+	}
+
+	// Its heartbeat is in time again, and then it falls silent.
+	b.clock.SetTime(now.Add(10 * time.Minute))
+	b.update(t, heartbeatOf(now.Add(10*time.Minute)))
+	if after := b.look(t); after != ttl {
+		t.Errorf("looks again after %s, want %s", after, ttl)
+	}
+	b.clock.SetTime(now.Add(10*time.Minute + ttl))
+	b.look(t)
+	b.expectTaints(t, gateTaint)
+}
+
+func TestGuard_IsBackWhenABypassEnds(t *testing.T) {
+	b := newBench(t, newInput(at(now.Add(ttl))), interceptor.Funcs{})
+	b.look(t)
+	b.expectTaints(t, gateTaint)
+	end := now.Add(ttl + 5*time.Minute)
+	b.update(t, bypass(end))
+	b.update(t, func(in *input) { in.node.Spec.Taints = nil })
+	if after := b.look(t); after != 5*time.Minute {
+		t.Errorf("looks again after %s, want 5m", after)
+	}
+	b.expectTaints(t)
+	b.clock.SetTime(end)
+	b.look(t)
+	b.expectTaints(t, gateTaint)
+}
+
+func TestGuard_ObserveCountsATroubleOnce(t *testing.T) {
+	b := newBench(t, newInput(noPods), interceptor.Funcs{})
+	b.mode = gate.ModeObserve
+	for _, at := range []time.Duration{0, Grace, ttl, time.Hour} {
+		b.clock.SetTime(now.Add(at))
+		b.look(t)
+	}
+	b.expectTaints(t)
+	const want = `
+# HELP nodegate_guard_would_arm_total Nodes that the guard would have armed in the mode enforce, by gate and reason, each trouble once; counted in the mode observe.
+# TYPE nodegate_guard_would_arm_total counter
+nodegate_guard_would_arm_total{gate="agent",reason="AgentAbsent"} 1
+`
+	b.expectMetrics(t, want, "nodegate_guard_would_arm_total", "nodegate_guard_armed_total")
+
+	b.update(t, heartbeatOf(now.Add(time.Hour)))
+	b.look(t)
+	b.update(t, heartbeat(func(hb *gate.Heartbeat) { hb.Time, hb.Ready = now.Add(time.Hour), false }))
+	b.look(t)
+	b.look(t)
+	b.expectMetrics(t, want+`nodegate_guard_would_arm_total{gate="agent",reason="NotReady"} 1
+`, "nodegate_guard_would_arm_total", "nodegate_guard_armed_total")
+}
+
+func TestGuard_PausedDoesAndCountsNothing(t *testing.T) {
+	b := newBench(t, newInput(rawHeartbeat("")), interceptor.Funcs{})
+	b.mode = gate.ModePaused
+	b.look(t)
+	b.expectTaints(t)
+	b.expectMetrics(t, "", "nodegate_guard_would_arm_total", "nodegate_guard_armed_total")
+	b.mode = gate.ModeEnforce
+	b.look(t)
+	b.expectTaints(t, gateTaint)
+}
+
+func TestGuard_SaysOnceThatThereIsNoDaemonSet(t *testing.T) {
+	b := newBench(t, newInput(noDaemonSet), interceptor.Funcs{})
+	b.look(t)
+	b.clock.SetTime(now.Add(time.Hour))
+	b.look(t)
+	b.expectTaints(t)
+	const said = "No agent DaemonSet"
+	if count := strings.Count(b.logged.String(), said); count != 1 {
+		t.Errorf("said %d times that there is no DaemonSet:\n%s", count, b.logged)
+	}
+	b.expectMetrics(t, `
+# HELP nodegate_guard_agent_daemonset_missing 1 if there is no DaemonSet of the gate's agent, so that nothing is armed for Expired and AgentAbsent; else 0.
+# TYPE nodegate_guard_agent_daemonset_missing gauge
+nodegate_guard_agent_daemonset_missing{gate="agent"} 1
+`, "nodegate_guard_agent_daemonset_missing")
+
+	other := agentDaemonSet()
+	other.Name, other.Spec.Template.Labels = "other", map[string]string{gate.AgentLabel: "other"}
+	if err := b.Client.Create(t.Context(), other); err != nil {
+		t.Fatal(err)
+	}
+	b.look(t)
+	b.expectTaints(t)
+	if err := b.Client.Create(t.Context(), agentDaemonSet()); err != nil {
+		t.Fatal(err)
+	}
+	b.look(t)
+	b.expectTaints(t, gateTaint)
+}
+
+func TestGuard_DecidesAnewAfterAConflict(t *testing.T) {
+	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "nodes"}, nodeName, errors.New("changed"))
+	tests := map[string]struct {
+		meanwhile  func(*input)
+		wantTaints []string
+	}{
+		"still in trouble":          {meanwhile: label("other", "change"), wantTaints: []string{gateTaint}},
+		"a heartbeat came meantime": {meanwhile: heartbeatOf(now)},
+		"armed by somebody else": {
+			meanwhile:  taint(gate.DefaultTaintKey, corev1.TaintEffectNoSchedule),
+			wantTaints: []string{gateTaint},
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			patches := 0
+			var b *bench
+			b = newBench(t, newInput(rawHeartbeat("")), interceptor.Funcs{
+				Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+					if patches++; patches == 1 {
+						b.update(t, tc.meanwhile)
+						return conflict
+					}
+					return c.Patch(ctx, object, patch, options...)
+				},
+			})
+			b.look(t)
+			b.expectTaints(t, tc.wantTaints...)
+		})
+	}
+}
+
+func TestGuard_ConflictsWithoutEndWaitTheirTurn(t *testing.T) {
+	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "nodes"}, nodeName, errors.New("changed"))
+	patches := 0
+	b := newBench(t, newInput(rawHeartbeat("")), interceptor.Funcs{
+		Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
+			patches++
+			return conflict
+		},
+	})
+	result, err := b.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Name: nodeName}})
+	if !apierrors.IsConflict(err) || result != (reconcile.Result{}) {
+		t.Errorf("result %v, error %v, want the conflict alone", result, err)
+	}
+	if patches != attempts {
+		t.Errorf("tried %d times, want %d", patches, attempts)
+	}
+}
+
+func TestGuard_ANodeThatIsGoneIsForgotten(t *testing.T) {
+	b := newBench(t, newInput(noPods), interceptor.Funcs{})
+	b.look(t)
+	if err := b.Client.Delete(t.Context(), b.node(t)); err != nil {
+		t.Fatal(err)
+	}
+	b.look(t)
+	if len(b.memory.nodes) != 0 {
+		t.Errorf("remembers %v", b.memory.nodes)
+	}
+}
+
+func TestGuard_ZeroValue(t *testing.T) {
+	in := newInput(noHeartbeat)
+	in.node.CreationTimestamp.Time = time.Time{}
+	b := newBench(t, in, interceptor.Funcs{})
+	b.Guard = &Guard{Client: b.Client, AgentNamespace: gate.Namespace, Log: slog.New(slog.DiscardHandler)}
+	if !b.NeedLeaderElection() {
+		t.Error("needs no leader election")
+	}
+	if after := b.look(t); after != 0 {
+		t.Errorf("looks again after %s at a node whose agent pod is Ready", after)
+	}
+	if err := b.Client.Delete(t.Context(), &in.pods[0]); err != nil {
+		t.Fatal(err)
+	}
+	if after := b.look(t); after <= Grace-10*time.Second || after > Grace {
+		t.Errorf("looks again after %s, want about %s", after, Grace)
+	}
+	b.Clock = clocktesting.NewFakePassiveClock(time.Now().Add(Grace))
+	b.look(t)
+	b.expectTaints(t, gateTaint)
+}
+
+func TestTrim_KeepsWhatIsJudged(t *testing.T) {
+	in := newInput(taint("foreign", corev1.TaintEffectNoExecute), bypass(now.Add(time.Hour)))
+	in.node.Annotations["other"] = strings.Repeat("x", 1000)
+	in.node.Status.Images = []corev1.ContainerImage{{Names: []string{"image"}}}
+	want := decide(in)
+	node, err := trimNode(in.node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod, err := trimPod(&in.pods[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	in.node, in.pods[0] = node.(*corev1.Node), *pod.(*corev1.Pod)
+	if got := decide(in); got != want {
+		t.Errorf("decides %+v on a trimmed Node, want %+v", got, want)
+	}
+	if len(in.node.Status.Images) != 0 || in.node.Annotations["other"] != "" {
+		t.Errorf("keeps %+v", in.node)
+	}
+}
