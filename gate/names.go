@@ -38,6 +38,10 @@ const (
 	Namespace = "nodegate-system"
 	// ControllerAccount is the service account of webhook and guard.
 	ControllerAccount = "nodegate-controller"
+	// ControllerService is the Service by which an API server reaches the webhook,
+	// at WebhookPath.
+	ControllerService = "nodegate-controller"
+	WebhookPath       = "/mutate-node"
 	// AgentAccount is the service account of nodegate's own agent. Admission
 	// confines it to its own Node and its gates.
 	AgentAccount = "nodegate-agent"

@@ -1,0 +1,60 @@
+package manifests_test
+
+import (
+	"os"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/nodegate/nodegate/gate"
+	"github.com/nodegate/nodegate/manifests"
+	"github.com/nodegate/nodegate/test/cases"
+)
+
+// TestWebhook_Golden: what is committed is what is rendered for the default gate.
+func TestWebhook_Golden(t *testing.T) {
+	const file = "webhook/default.yaml"
+	object, err := manifests.Webhook(gate.Default(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := manifests.YAML([]*unstructured.Unstructured{object})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if *update {
+		if err := os.WriteFile(file, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		t.Errorf("run make update\n-committed +rendered:\n%s", diff)
+	}
+}
+
+// TestWebhook_Mode: outside enforce no Node is put to the webhook.
+func TestWebhook_Mode(t *testing.T) {
+	for _, mode := range gate.Modes() {
+		cfg := cases.Config()
+		cfg.Mode = mode
+		object, err := manifests.Webhook(cfg, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var registration admissionregistrationv1.MutatingWebhookConfiguration
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &registration); err != nil {
+			t.Fatal(err)
+		}
+		narrowed := registration.Webhooks[0].ObjectSelector != nil
+		if want := mode != gate.ModeEnforce; narrowed != want {
+			t.Errorf("mode %s: narrowed to nothing: %t, want %t", mode, narrowed, want)
+		}
+	}
+}
