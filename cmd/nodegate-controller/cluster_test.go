@@ -1,0 +1,334 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nodegate/nodegate/certs"
+	"github.com/nodegate/nodegate/gate"
+	"github.com/nodegate/nodegate/test/cluster"
+)
+
+const patience = time.Minute
+
+// environment is an API server and the program as it is shipped.
+type environment struct {
+	admin      client.Client
+	program    string
+	kubeconfig string
+}
+
+func newEnvironment(t *testing.T) *environment {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "nodegate-controller")
+	if output, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, ".").CombinedOutput(); err != nil {
+		t.Fatalf("building: %v\n%s", err, output)
+	}
+	c, err := cluster.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Stop(); err != nil {
+			t.Errorf("stopping the cluster: %v", err)
+		}
+	})
+	kubeconfig, err := c.Kubeconfig(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	admin, err := client.New(c.Admin, client.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &environment{admin: admin, program: program, kubeconfig: kubeconfig}
+	e.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: gate.Namespace}})
+	e.create(t, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+		Name: gate.ConfigMapName, Namespace: gate.Namespace,
+		Annotations: map[string]string{gate.InstalledAtAnnotation: "2026-01-01T00:00:00Z"},
+	}})
+	return e
+}
+
+func (e *environment) create(t *testing.T, object client.Object) {
+	t.Helper()
+	if err := e.admin.Create(t.Context(), object); err != nil {
+		t.Fatalf("creating %T %s: %v", object, object.GetName(), err)
+	}
+}
+
+// replica is a running process.
+type replica struct {
+	*exec.Cmd
+	health, metrics, webhook string
+	log                      *logs
+	exited                   chan error
+}
+
+type logs struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *logs) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logs) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// start runs a replica until the test ends, or until it is ended before.
+func (e *environment) start(t *testing.T, args ...string) *replica {
+	t.Helper()
+	r := &replica{health: freeAddress(t), metrics: freeAddress(t), webhook: freeAddress(t), log: &logs{}, exited: make(chan error, 1)}
+	args = append([]string{
+		"--kubeconfig", e.kubeconfig, "--config=", "--health-address", r.health, "--metrics-address", r.metrics, "--webhook-address", r.webhook,
+	}, args...)
+	r.Cmd = exec.Command(e.program, args...)
+	r.Stdout, r.Stderr = r.log, r.log
+	if err := r.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { r.exited <- r.Wait() }()
+	t.Cleanup(func() {
+		_ = r.Process.Kill()
+		if err, open := <-r.exited; open {
+			t.Logf("replica ended: %v", err)
+		}
+		if t.Failed() {
+			t.Logf("its log:\n%s", r.log)
+		}
+	})
+	eventually(t, "the replica to be ready", func(ctx context.Context) bool {
+		code, _ := get(ctx, "http://"+r.health+"/readyz")
+		return code == http.StatusOK
+	})
+	return r
+}
+
+// end sends a signal and returns how the process ended.
+func (r *replica) end(t *testing.T, signal os.Signal) error {
+	t.Helper()
+	if err := r.Process.Signal(signal); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-r.exited:
+		close(r.exited)
+		return err
+	case <-time.After(patience):
+		t.Fatalf("the process did not end; its log:\n%s", r.log)
+	}
+	return nil
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().String()
+}
+
+func get(ctx context.Context, url string) (int, string) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return 0, err.Error()
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
+		return 0, err.Error()
+	}
+	return answer.StatusCode, string(body)
+}
+
+func eventually(t *testing.T, what string, condition func(context.Context) bool) {
+	t.Helper()
+	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, patience, true,
+		func(ctx context.Context) (bool, error) { return condition(ctx), nil })
+	if err != nil {
+		t.Fatalf("waiting for %s: %v", what, err)
+	}
+}
+
+// expectGuarded creates a Node that must be armed and waits until it is.
+func (e *environment) expectGuarded(t *testing.T, name string) {
+	t.Helper()
+	node := e.bareNode(t, name)
+	eventually(t, "node "+name+" to be armed", func(ctx context.Context) bool {
+		return e.admin.Get(ctx, client.ObjectKeyFromObject(node), node) == nil && gate.DefaultGate().Armed(node)
+	})
+}
+
+// bareNode was created after installation and has no heartbeat.
+func (e *environment) bareNode(t *testing.T, name string) *corev1.Node {
+	t.Helper()
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"kubernetes.io/os": "linux"}}}
+	e.create(t, node)
+	return node
+}
+
+func (e *environment) holder(t *testing.T) string {
+	t.Helper()
+	var lease coordinationv1.Lease
+	if err := e.admin.Get(t.Context(), client.ObjectKey{Namespace: gate.Namespace, Name: leaseName}, &lease); err != nil {
+		t.Fatal(err)
+	}
+	if lease.Spec.HolderIdentity == nil {
+		return ""
+	}
+	return *lease.Spec.HolderIdentity
+}
+
+func TestController(t *testing.T) {
+	e := newEnvironment(t)
+	t.Run("two replicas", e.twoReplicas)
+	t.Run("mode", e.mode)
+	t.Run("webhook", e.webhook)
+}
+
+func (e *environment) twoReplicas(t *testing.T) {
+	first := e.start(t)
+	e.expectGuarded(t, "both")
+	second := e.start(t, "--log-format=json")
+	holder := e.holder(t)
+
+	if err := first.end(t, syscall.SIGKILL); err == nil {
+		t.Error("a killed process ended well")
+	}
+	began := time.Now()
+	e.expectGuarded(t, "after-a-kill")
+	t.Logf("after a kill, %s until the other replica guards", time.Since(began))
+	if e.holder(t) == holder {
+		t.Error("the killed replica still holds the Lease")
+	}
+
+	third := e.start(t)
+	if err := second.end(t, syscall.SIGTERM); err != nil {
+		t.Errorf("ended by SIGTERM: %v", err)
+	}
+	began = time.Now()
+	e.expectGuarded(t, "after-a-term")
+	took := time.Since(began)
+	t.Logf("after a SIGTERM, %s until the other replica guards", took)
+	// A Lease that is not given back is held for 15 seconds.
+	if took > 10*time.Second {
+		t.Errorf("the Lease was not given back: it took %s", took)
+	}
+	if err := third.end(t, syscall.SIGTERM); err != nil {
+		t.Errorf("ended by SIGTERM: %v", err)
+	}
+	if holder := e.holder(t); holder != "" {
+		t.Errorf("the Lease is held by %q", holder)
+	}
+}
+
+func configFile(t *testing.T, path, text string) {
+	t.Helper()
+	temporary := path + ".new"
+	if err := os.WriteFile(temporary, []byte("apiVersion: nodegate.io/v1alpha1\nkind: Configuration\n"+text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(temporary, path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// mode: what is observed is armed as soon as the mode is enforce, without an
+// event of the Node.
+func (e *environment) mode(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.yaml")
+	configFile(t, path, "mode: observe\n")
+	r := e.start(t, "--config", path, "--leader-elect=false")
+	node := e.bareNode(t, "observed")
+	counted := `nodegate_guard_would_arm_total{gate="agent",reason="Absent"} 1`
+	eventually(t, "the Node to be counted", func(ctx context.Context) bool {
+		_, metrics := get(ctx, "http://"+r.metrics+"/metrics")
+		return strings.Contains(metrics, counted)
+	})
+	if err := e.admin.Get(t.Context(), client.ObjectKeyFromObject(node), node); err != nil || gate.DefaultGate().Armed(node) {
+		t.Errorf("armed in the mode observe (%v)", err)
+	}
+	configFile(t, path, "mode: sometimes\n")
+	eventually(t, "the broken file to be reported", func(context.Context) bool {
+		return strings.Contains(r.log.String(), "the last good one stays in force")
+	})
+	configFile(t, path, "mode: enforce\n")
+	eventually(t, "the Node to be armed", func(ctx context.Context) bool {
+		return e.admin.Get(ctx, client.ObjectKeyFromObject(node), node) == nil && gate.DefaultGate().Armed(node)
+	})
+	configFile(t, path, "mode: enforce\ngates: [{name: other, taint: {key: example.com/other}, agent: {namespace: elsewhere}}]\n")
+	select {
+	case err := <-r.exited:
+		close(r.exited)
+		if err == nil || !strings.Contains(r.log.String(), errAgentsMoved.Error()) {
+			t.Errorf("ended with %v:\n%s", err, r.log)
+		}
+	case <-time.After(patience):
+		t.Error("still runs, watching the wrong agents")
+	}
+}
+
+func (e *environment) webhook(t *testing.T) {
+	dir := t.TempDir()
+	pair, err := certs.SelfSigned(time.Now(), "127.0.0.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := pair.Write(dir); err != nil {
+		t.Fatal(err)
+	}
+	r := e.start(t, "--webhook", "--webhook-cert-dir", dir)
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(pair.CA)
+	caller := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}, Timeout: patience}
+	review := `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","operation":"CREATE",
+		"resource":{"version":"v1","resource":"nodes"},"object":{"metadata":{"labels":{"kubernetes.io/os":"linux"}},"spec":{}}}}`
+	answer, err := caller.Post(fmt.Sprintf("https://%s%s", r.webhook, gate.WebhookPath), "application/json", strings.NewReader(review))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil || !strings.Contains(string(body), `"patchType":"JSONPatch"`) {
+		t.Errorf("answer %s (%v), want a patch", body, err)
+	}
+	if code, body := get(t.Context(), "http://"+r.health+"/healthz"); code != http.StatusOK {
+		t.Errorf("/healthz answers %d %s", code, body)
+	}
+	_, metrics := get(t.Context(), "http://"+r.metrics+"/metrics")
+	if want := `nodegate_webhook_decisions_total{cause="Created",gate="agent",verdict="None"} 1`; !strings.Contains(metrics, want) {
+		t.Errorf("metrics lack %s", want)
+	}
+}

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"bytes"
+	"flag"
+	"io"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodegate/nodegate/gate"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+func TestHelp(t *testing.T) {
+	var got bytes.Buffer
+	command := newCommand(io.Discard)
+	command.SetOut(&got)
+	command.SetArgs([]string{"--help"})
+	if err := command.ExecuteContext(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	const golden = "testdata/help.txt"
+	if *update {
+		if err := os.WriteFile(golden, got.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got.String()); diff != "" {
+		t.Errorf("run make update\n-committed +printed:\n%s", diff)
+	}
+}
+
+func TestOptions_Validate(t *testing.T) {
+	if err := NewOptions().Validate(); err != nil {
+		t.Errorf("the defaults are refused: %v", err)
+	}
+	if err := (&Options{Namespace: "a", HealthAddress: off, MetricsAddress: off, LogFormat: formatJSON, LogLevel: "debug"}).Validate(); err != nil {
+		t.Errorf("without endpoints: %v", err)
+	}
+	wrong := &Options{
+		Namespace: "A/b", Webhook: true, WebhookAddress: "9443", HealthAddress: "", MetricsAddress: "x", LogFormat: "yaml", LogLevel: "loud",
+	}
+	err := wrong.Validate()
+	if err == nil {
+		t.Fatal("nothing is refused")
+	}
+	for _, flag := range []string{
+		"--namespace", "--webhook-address", "--webhook-cert-dir", "--health-address", "--metrics-address", "--log-format", "--log-level",
+	} {
+		if !strings.Contains(err.Error(), flag) {
+			t.Errorf("the error does not name %s:\n%v", flag, err)
+		}
+	}
+}
+
+func TestCommand_RefusesBeforeItStarts(t *testing.T) {
+	for name, args := range map[string][]string{
+		"a wrong flag's value":      {"--log-level=loud"},
+		"an argument":               {"now"},
+		"a missing configuration":   {"--config=testdata/missing.yaml"},
+		"a missing kubeconfig":      {"--config=", "--kubeconfig=testdata/missing"},
+		"no kubeconfig, and no pod": {"--config="},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("KUBERNETES_SERVICE_HOST", "")
+			command := newCommand(io.Discard)
+			command.SetArgs(args)
+			if err := command.ExecuteContext(t.Context()); err == nil {
+				t.Error("started")
+			}
+		})
+	}
+}
+
+func TestAgents_TellWhereTheyAreLookedFor(t *testing.T) {
+	before, after := gate.Default(), gate.Default()
+	after.Mode, after.Gates[0].Taint.Value = gate.ModePaused, "other"
+	if !cmp.Equal(agents(before), agents(after)) {
+		t.Error("the mode or a taint moves the agents")
+	}
+	after.Gates[0].Agent.PodLabels = map[string]string{"app": "other"}
+	if cmp.Equal(agents(before), agents(after)) {
+		t.Error("other labels do not move the agents")
+	}
+}

@@ -1,0 +1,201 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"reflect"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/nodegate/nodegate/certs"
+	"github.com/nodegate/nodegate/gate"
+	"github.com/nodegate/nodegate/guard"
+	"github.com/nodegate/nodegate/internal/apiclock"
+	"github.com/nodegate/nodegate/internal/configfile"
+	"github.com/nodegate/nodegate/webhook"
+)
+
+// leaseName is the Lease that the guarding replica holds.
+const leaseName = "nodegate-controller"
+
+// errAgentsMoved ends the process: what is watched is fixed when it starts.
+var errAgentsMoved = errors.New("the configuration names other agent pods: restart to watch them")
+
+// program is what the parts of the controller share.
+type program struct {
+	*Options
+	log     *slog.Logger
+	clock   *apiclock.Clock
+	file    *configfile.File
+	changed chan struct{}
+	mgr     ctrl.Manager
+}
+
+// Run runs guard, webhook and endpoints until the context ends, and returns when
+// all that was begun is answered and the Lease is given back.
+func (o *Options) Run(ctx context.Context, logs io.Writer) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	p, err := o.newProgram(logs, cancel)
+	if err != nil {
+		return err
+	}
+	for _, add := range []func(context.Context) error{p.addConfiguration, p.addGuard, p.addWebhook, p.addHealth} {
+		if err := add(ctx); err != nil {
+			return err
+		}
+	}
+	if err := p.mgr.Start(ctx); err != nil {
+		return err
+	}
+	if cause := context.Cause(ctx); errors.Is(cause, errAgentsMoved) {
+		return cause
+	}
+	return nil
+}
+
+func (o *Options) newProgram(logs io.Writer, cancel context.CancelCauseFunc) (*program, error) {
+	log, err := o.logger(logs)
+	if err != nil {
+		return nil, err
+	}
+	ctrl.SetLogger(logr.FromSlogHandler(log.Handler()))
+	klog.SetLogger(logr.FromSlogHandler(log.Handler()))
+	p := &program{Options: o, log: log, clock: apiclock.New(), changed: make(chan struct{}, 1)}
+	if p.file, err = configfile.Open(o.Config, log, p.takeOver(cancel)); err != nil {
+		return nil, err
+	}
+	config, err := o.clientConfig()
+	if err != nil {
+		return nil, err
+	}
+	config.Wrap(p.clock.Wrap)
+	if p.mgr, err = ctrl.NewManager(config, p.managerOptions()); err != nil {
+		return nil, fmt.Errorf("creating manager: %w", err)
+	}
+	return p, nil
+}
+
+// clientConfig has no limit of its own: the API server's priority and fairness
+// paces writes.
+func (o *Options) clientConfig() (*rest.Config, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", o.Kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("reading client configuration (outside a pod, give --kubeconfig): %w", err)
+	}
+	config.QPS = -1
+	return rest.AddUserAgent(config, "nodegate-controller"), nil
+}
+
+func (p *program) managerOptions() ctrl.Options {
+	return ctrl.Options{
+		Cache:                         guard.CacheOptions(p.file.Current()),
+		LeaderElection:                p.LeaderElect,
+		LeaderElectionID:              leaseName,
+		LeaderElectionNamespace:       p.Namespace,
+		LeaderElectionReleaseOnCancel: true,
+		HealthProbeBindAddress:        p.HealthAddress,
+		Metrics:                       metricsserver.Options{BindAddress: p.MetricsAddress},
+	}
+}
+
+// takeOver is called when another configuration is in force.
+func (p *program) takeOver(cancel context.CancelCauseFunc) func(before, after *gate.Configuration) {
+	return func(before, after *gate.Configuration) {
+		if !reflect.DeepEqual(agents(before), agents(after)) {
+			cancel(errAgentsMoved)
+		}
+		select {
+		case p.changed <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// agents are where agent pods are looked for.
+func agents(cfg *gate.Configuration) map[string][]map[string]string {
+	where := map[string][]map[string]string{}
+	for i := range cfg.Gates {
+		agent := cfg.Gates[i].Agent
+		where[agent.Namespace] = append(where[agent.Namespace], agent.PodLabels)
+	}
+	return where
+}
+
+func (p *program) addConfiguration(context.Context) error { return p.mgr.Add(p.file) }
+
+func (p *program) addGuard(ctx context.Context) error {
+	installedAt, err := p.installedAt(ctx)
+	if err != nil {
+		return err
+	}
+	metrics := guard.NewMetrics()
+	if err := metrics.Register(ctrlmetrics.Registry); err != nil {
+		return fmt.Errorf("registering the guard's metrics: %w", err)
+	}
+	g := &guard.Guard{
+		Client:        p.mgr.GetClient(),
+		Log:           p.log,
+		Configuration: p.file.Current,
+		Changed:       p.changed,
+		Clock:         p.clock,
+		InstalledAt:   installedAt,
+		Metrics:       metrics,
+	}
+	return g.SetupWithManager(p.mgr)
+}
+
+func (p *program) addWebhook(context.Context) error {
+	if !p.Webhook {
+		return nil
+	}
+	files, err := certs.NewFiles(p.WebhookCertDir)
+	if err != nil {
+		return err
+	}
+	metrics := webhook.NewMetrics()
+	if err := metrics.Register(ctrlmetrics.Registry); err != nil {
+		return fmt.Errorf("registering the webhook's metrics: %w", err)
+	}
+	server, err := webhook.NewServer(p.WebhookAddress, files.GetCertificate,
+		&webhook.Handler{Configuration: p.file.Current, Clock: p.clock, Metrics: metrics})
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		p.mgr.Add(files),
+		p.mgr.Add(server),
+		p.mgr.AddReadyzCheck("webhook", server.StartedChecker()),
+		p.mgr.AddReadyzCheck("certificate", func(*http.Request) error { return files.Healthy(time.Now()) }),
+	)
+}
+
+func (p *program) addHealth(context.Context) error {
+	return errors.Join(
+		p.mgr.AddHealthzCheck("ping", healthz.Ping),
+		p.mgr.AddReadyzCheck("cache", p.cacheFilled),
+	)
+}
+
+// cacheFilled: a replica that may not read what it guards is never ready, which
+// halts a rollout.
+func (p *program) cacheFilled(request *http.Request) error {
+	ctx, cancel := context.WithTimeout(request.Context(), 100*time.Millisecond)
+	defer cancel()
+	if !p.mgr.GetCache().WaitForCacheSync(ctx) {
+		return errors.New("the cache is not filled yet")
+	}
+	return nil
+}
