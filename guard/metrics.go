@@ -2,7 +2,6 @@ package guard
 
 import (
 	"errors"
-	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -78,40 +77,4 @@ func (m *Metrics) daemonSetMissing(g *gate.Gate, missing bool) {
 		value = 1
 	}
 	m.noDaemonSet.WithLabelValues(g.Name).Set(value)
-}
-
-// silence holds the gates that have no agent DaemonSet, so that it is said once.
-// The zero value is ready for use.
-type silence struct {
-	mu    sync.Mutex
-	gates map[string]bool
-}
-
-// changed notes whether the gate has none, and reports whether that is news. A
-// gate that has one from the start is not.
-func (s *silence) changed(g *gate.Gate, none bool) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	news := s.gates[g.Name] != none
-	if s.gates == nil {
-		s.gates = map[string]bool{}
-	}
-	s.gates[g.Name] = none
-	return news
-}
-
-// noteDaemonSets says when the gate's last agent DaemonSet goes, and when one
-// comes.
-func (g *Guard) noteDaemonSets(gt *gate.Gate, count int) {
-	none := count == 0
-	g.Metrics.daemonSetMissing(gt, none)
-	if !g.silent.changed(gt, none) {
-		return
-	}
-	if none {
-		g.log().Warn("No agent DaemonSet: Nodes are not armed for Expired or AgentAbsent",
-			"gate", gt.Name, "namespace", gt.Agent.Namespace, "podLabels", gt.Agent.PodLabels)
-		return
-	}
-	g.log().Info("Agent DaemonSet found", "gate", gt.Name, "namespace", gt.Agent.Namespace)
 }

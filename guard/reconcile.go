@@ -5,10 +5,8 @@ import (
 	"fmt"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -88,62 +86,6 @@ func (g *Guard) decideAll(ctx context.Context, node *corev1.Node, gates []gate.G
 		steps = append(steps, step{in: in, decision: decide(in)})
 	}
 	return steps, nil
-}
-
-// gather collects what a decision rests on, and notes whether the agent is
-// missing.
-func (g *Guard) gather(ctx context.Context, node *corev1.Node, gt *gate.Gate, now time.Time) (input, error) {
-	in := input{gate: gt, node: node, now: now, installedAt: g.InstalledAt}
-	var err error
-	if in.daemonSets, err = g.daemonSets(ctx, gt); err != nil {
-		return input{}, err
-	}
-	if in.pods, err = g.pods(ctx, node, gt); err != nil {
-		return input{}, err
-	}
-	in.trouble = g.memory.look(in)
-	return in, nil
-}
-
-// daemonSets lists those that create the gate's agent pods, and says so if there
-// are none: then nothing is armed for an agent's silence or absence.
-func (g *Guard) daemonSets(ctx context.Context, gt *gate.Gate) ([]appsv1.DaemonSet, error) {
-	var list appsv1.DaemonSetList
-	if err := g.Client.List(ctx, &list, client.InNamespace(gt.Agent.Namespace), client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("listing agent DaemonSets in %q: %w", gt.Agent.Namespace, err)
-	}
-	agent := labels.SelectorFromSet(gt.Agent.PodLabels)
-	var sets []appsv1.DaemonSet
-	for _, ds := range list.Items {
-		if agent.Matches(labels.Set(ds.Spec.Template.Labels)) {
-			sets = append(sets, ds)
-		}
-	}
-	g.noteDaemonSets(gt, len(sets))
-	return sets, nil
-}
-
-// pods lists the gate's agent pods that are bound to the Node.
-func (g *Guard) pods(ctx context.Context, node *corev1.Node, gt *gate.Gate) ([]corev1.Pod, error) {
-	options := []client.ListOption{
-		client.InNamespace(gt.Agent.Namespace),
-		client.MatchingLabels(gt.Agent.PodLabels),
-		client.UnsafeDisableDeepCopy,
-	}
-	if g.indexed {
-		options = append(options, client.MatchingFields{podNodeName: node.Name})
-	}
-	var list corev1.PodList
-	if err := g.Client.List(ctx, &list, options...); err != nil {
-		return nil, fmt.Errorf("listing agent pods of node %q: %w", node.Name, err)
-	}
-	var pods []corev1.Pod
-	for _, pod := range list.Items {
-		if pod.Spec.NodeName == node.Name {
-			pods = append(pods, pod)
-		}
-	}
-	return pods, nil
 }
 
 // nextLook is when time alone may change a decision.

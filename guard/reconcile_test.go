@@ -12,13 +12,17 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/nodegate/nodegate/gate"
@@ -292,8 +296,9 @@ nodegate_guard_agent_daemonset_missing{gate="agent"} 1
 	b.expectTaints(t, gateTaint)
 }
 
+// A Node that is written between the reading and the write: the API server
+// refuses the patch, and the guard decides anew on what is there now.
 func TestGuard_DecidesAnewAfterAConflict(t *testing.T) {
-	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "nodes"}, nodeName, errors.New("changed"))
 	tests := map[string]struct {
 		meanwhile  func(*input)
 		wantTaints []string
@@ -313,13 +318,84 @@ func TestGuard_DecidesAnewAfterAConflict(t *testing.T) {
 				Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
 					if patches++; patches == 1 {
 						b.update(t, tc.meanwhile)
-						return conflict
 					}
 					return c.Patch(ctx, object, patch, options...)
 				},
 			})
 			b.look(t)
 			b.expectTaints(t, tc.wantTaints...)
+			b.expectMetrics(t, `
+# HELP nodegate_guard_conflicts_total Writes that were decided anew because somebody else wrote the Node at the same time.
+# TYPE nodegate_guard_conflicts_total counter
+nodegate_guard_conflicts_total 1
+`, "nodegate_guard_conflicts_total")
+		})
+	}
+}
+
+func TestGuard_AFailedWriteIsTriedAgain(t *testing.T) {
+	patches := 0
+	b := newBench(t, newInput(rawHeartbeat("")), interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+			if patches++; patches == 1 {
+				return apierrors.NewInternalError(errors.New("etcd is busy"))
+			}
+			return c.Patch(ctx, object, patch, options...)
+		},
+	})
+	result, err := b.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Name: nodeName}})
+	if !apierrors.IsInternalError(err) || result != (reconcile.Result{}) {
+		t.Errorf("result %v, error %v, want the error alone", result, err)
+	}
+	b.expectTaints(t)
+	b.look(t)
+	b.expectTaints(t, gateTaint)
+	b.expectMetrics(t, `
+# HELP nodegate_guard_armed_total Nodes that the guard armed, by gate and reason.
+# TYPE nodegate_guard_armed_total counter
+nodegate_guard_armed_total{gate="agent",reason="Malformed"} 1
+`, "nodegate_guard_armed_total")
+}
+
+func TestPredicates(t *testing.T) {
+	node := func(changes ...func(*input)) *corev1.Node { in := newInput(changes...); return in.node }
+	pod := func(change func(*corev1.Pod)) *corev1.Pod { p := agentPod("agent-1", true); change(&p); return &p }
+	daemonSet := func(change func(*appsv1.DaemonSet)) *appsv1.DaemonSet { ds := agentDaemonSet(); change(ds); return ds }
+	same := func(*appsv1.DaemonSet) {}
+	tests := map[string]struct {
+		predicate     predicate.Predicate
+		before, after client.Object
+		want          bool
+	}{
+		"a kubelet's report": {nodeChanged(), node(), node(func(in *input) {
+			in.node.ResourceVersion = "2"
+			in.node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady}}
+		}), false},
+		"a foreign annotation": {nodeChanged(), node(), node(func(in *input) { in.node.Annotations["other"] = "x" }), false},
+		"a new boot":           {nodeChanged(), node(), node(func(in *input) { in.node.Status.NodeInfo.BootID = newBoot }), true},
+		"a heartbeat":          {nodeChanged(), node(), node(heartbeatOf(now.Add(time.Second))), true},
+		"a bypass":             {nodeChanged(), node(), node(bypass(now)), true},
+		"a label":              {nodeChanged(), node(), node(label("zone", "b")), true},
+		"a taint":              {nodeChanged(), node(), node(taint("foreign", corev1.TaintEffectNoSchedule)), true},
+		"a re-created Node":    {nodeChanged(), node(), node(func(in *input) { in.node.UID = "another" }), true},
+
+		"a pod's start": {podChanged(), pod(func(p *corev1.Pod) {}), pod(func(p *corev1.Pod) { p.Status.Phase = corev1.PodRunning }), false},
+		"a pod that is not Ready any more": {podChanged(), pod(func(p *corev1.Pod) {}), pod(func(p *corev1.Pod) {
+			p.Status.Conditions[0].Status = corev1.ConditionFalse
+		}), true},
+		"a pod that is bound": {podChanged(), pod(func(p *corev1.Pod) { p.Spec.NodeName = "" }), pod(func(*corev1.Pod) {}), true},
+
+		"a DaemonSet's status": {daemonSetChanged(), daemonSet(same), daemonSet(func(ds *appsv1.DaemonSet) { ds.Status.NumberReady = 1 }), false},
+		"a DaemonSet's spec":   {daemonSetChanged(), daemonSet(same), daemonSet(func(ds *appsv1.DaemonSet) { ds.Generation = 2 }), true},
+		"a DaemonSet that is being deleted": {daemonSetChanged(), daemonSet(same), daemonSet(func(ds *appsv1.DaemonSet) {
+			ds.DeletionTimestamp = &metav1.Time{Time: now}
+		}), true},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := tc.predicate.Update(event.UpdateEvent{ObjectOld: tc.before, ObjectNew: tc.after}); got != tc.want {
+				t.Errorf("passes: %t, want %t", got, tc.want)
+			}
 		})
 	}
 }

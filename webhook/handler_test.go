@@ -363,24 +363,29 @@ func TestHandler_RefusesWhatIsNoNode(t *testing.T) {
 	}
 }
 
-func TestHandler_ANodeWithoutSpec(t *testing.T) {
+// Whatever an API server, of whatever version, writes for "no taints".
+func TestHandler_NodesWithoutTaints(t *testing.T) {
 	h := newHandler(gate.Default(), now)
-	object := []byte(`{"metadata":{"labels":{"kubernetes.io/os":"linux"}}}`)
-	answer := h.Handle(t.Context(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
-		Resource: metav1.GroupVersionResource{Version: "v1", Resource: "nodes"}, Operation: admissionv1.Create,
-		Object: runtime.RawExtension{Raw: object},
-	}})
-	patch, err := jsonpatch.DecodePatch(marshal(t, answer.Patches))
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := patch.Apply(object)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := `{"metadata":{"labels":{"kubernetes.io/os":"linux"}},"spec":{"taints":[{"key":"nodegate.io/agent-not-ready","effect":"NoSchedule"}]}}`
-	if diff := sameJSON(t, []byte(want), got); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
+	const labels = `"metadata":{"labels":{"kubernetes.io/os":"linux"}}`
+	const want = `{` + labels + `,"spec":{"taints":[{"key":"nodegate.io/agent-not-ready","effect":"NoSchedule"}]}}`
+	for _, rest := range []string{``, `,"spec":null`, `,"spec":{}`, `,"spec":{"taints":null}`, `,"spec":{"taints":[]}`} {
+		object := []byte(`{` + labels + rest + `}`)
+		answer := h.Handle(t.Context(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
+			Resource: metav1.GroupVersionResource{Version: "v1", Resource: "nodes"}, Operation: admissionv1.Create,
+			Object: runtime.RawExtension{Raw: object},
+		}})
+		patch, err := jsonpatch.DecodePatch(marshal(t, answer.Patches))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := patch.Apply(object)
+		if err != nil {
+			t.Errorf("%s: applying patch: %v", object, err)
+			continue
+		}
+		if diff := sameJSON(t, []byte(want), got); diff != "" {
+			t.Errorf("%s:\n-want +got:\n%s", object, diff)
+		}
 	}
 }
 
