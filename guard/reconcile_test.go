@@ -453,23 +453,38 @@ func TestGuard_ZeroValue(t *testing.T) {
 }
 
 func TestTrim_KeepsWhatIsJudged(t *testing.T) {
-	in := newInput(taint("foreign", corev1.TaintEffectNoExecute), bypass(now.Add(time.Hour)))
-	in.node.Annotations["other"] = strings.Repeat("x", 1000)
-	in.node.Status.Images = []corev1.ContainerImage{{Names: []string{"image"}}}
-	want := decide(in)
-	node, err := trimNode(in.node)
-	if err != nil {
-		t.Fatal(err)
+	inputs := map[string]input{
+		"Fresh":       newInput(),
+		"Expired":     newInput(at(now.Add(ttl)), label("dedicated", "a")),
+		"Bypassed":    newInput(bypass(now.Add(time.Hour))),
+		"Absent":      newInput(noHeartbeat, created(now)),
+		"AgentAbsent": newInput(missing(now), at(now.Add(Grace))),
+		"armed":       newInput(rawHeartbeat(""), taint(gate.DefaultTaintKey, corev1.TaintEffectNoSchedule)),
+		"exempt":      newInput(rawHeartbeat(""), label(gate.ExemptLabel, "true")),
 	}
-	pod, err := trimPod(&in.pods[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	in.node, in.pods[0] = node.(*corev1.Node), *pod.(*corev1.Pod)
-	if got := decide(in); got != want {
-		t.Errorf("decides %+v on a trimmed Node, want %+v", got, want)
-	}
-	if len(in.node.Status.Images) != 0 || in.node.Annotations["other"] != "" {
-		t.Errorf("keeps %+v", in.node)
+	for name, in := range inputs {
+		t.Run(name, func(t *testing.T) {
+			in.node.Annotations["other"] = strings.Repeat("x", 1000)
+			in.node.Status.Images = []corev1.ContainerImage{{Names: []string{"image"}}}
+			want, wantMissing := decide(in), in.agentMissing()
+			node, err := trimNode(in.node)
+			if err != nil {
+				t.Fatal(err)
+			}
+			in.node = node.(*corev1.Node)
+			for i := range in.pods {
+				pod, err := trimPod(&in.pods[i])
+				if err != nil {
+					t.Fatal(err)
+				}
+				in.pods[i] = *pod.(*corev1.Pod)
+			}
+			if got := decide(in); got != want || in.agentMissing() != wantMissing {
+				t.Errorf("decides %+v on a trimmed Node, want %+v", got, want)
+			}
+			if len(in.node.Status.Images) != 0 || in.node.Annotations["other"] != "" {
+				t.Errorf("keeps %+v", in.node)
+			}
+		})
 	}
 }
