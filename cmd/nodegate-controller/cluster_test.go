@@ -19,8 +19,12 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nodegate/nodegate/certs"
@@ -52,21 +56,69 @@ func newEnvironment(t *testing.T) *environment {
 			t.Errorf("stopping the cluster: %v", err)
 		}
 	})
-	kubeconfig, err := c.Kubeconfig(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
 	admin, err := client.New(c.Admin, client.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &environment{admin: admin, program: program, kubeconfig: kubeconfig}
-	e.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: gate.Namespace}})
+	e := &environment{admin: admin, program: program}
+	account, err := c.AccountToken(t.Context(), gate.Namespace, gate.ControllerAccount)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.kubeconfig = kubeconfig(t, account)
 	e.create(t, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 		Name: gate.ConfigMapName, Namespace: gate.Namespace,
 		Annotations: map[string]string{gate.InstalledAtAnnotation: "2026-01-01T00:00:00Z"},
 	}})
+	e.grant(t)
+	// The authorizer learns of new bindings by a watch.
+	controller, err := client.New(account, client.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the controller's rights", func(ctx context.Context) bool {
+		return controller.List(ctx, &corev1.NodeList{}) == nil &&
+			controller.List(ctx, &corev1.PodList{}, client.InNamespace(gate.Namespace)) == nil
+	})
 	return e
+}
+
+// grant gives the controller's account what it needs, and nothing else.
+func (e *environment) grant(t *testing.T) {
+	t.Helper()
+	account := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: gate.Namespace, Name: gate.ControllerAccount}}
+	meta := metav1.ObjectMeta{Name: gate.ControllerAccount}
+	namespaced := metav1.ObjectMeta{Name: gate.ControllerAccount, Namespace: gate.Namespace}
+	e.create(t, &rbacv1.ClusterRole{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "list", "watch", "patch"}},
+	}})
+	e.create(t, &rbacv1.Role{ObjectMeta: namespaced, Rules: []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"list", "watch"}},
+		{APIGroups: []string{"apps"}, Resources: []string{"daemonsets"}, Verbs: []string{"list", "watch"}},
+		{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"get"}, ResourceNames: []string{gate.ConfigMapName}},
+		{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"create"}},
+		{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"get", "update"}, ResourceNames: []string{leaseName}},
+		{APIGroups: []string{"", "events.k8s.io"}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
+	}})
+	e.create(t, &rbacv1.ClusterRoleBinding{ObjectMeta: meta, Subjects: account,
+		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: meta.Name}})
+	e.create(t, &rbacv1.RoleBinding{ObjectMeta: namespaced, Subjects: account,
+		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: meta.Name}})
+}
+
+// kubeconfig writes the file of an identity.
+func kubeconfig(t *testing.T, config *rest.Config) string {
+	t.Helper()
+	content := clientcmdapi.NewConfig()
+	content.Clusters["test"] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData}
+	content.AuthInfos["test"] = &clientcmdapi.AuthInfo{Token: config.BearerToken}
+	content.Contexts["test"] = &clientcmdapi.Context{Cluster: "test", AuthInfo: "test"}
+	content.CurrentContext = "test"
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := clientcmd.WriteToFile(*content, path); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 func (e *environment) create(t *testing.T, object client.Object) {
@@ -229,6 +281,11 @@ func (e *environment) twoReplicas(t *testing.T) {
 	}
 	began := time.Now()
 	e.expectGuarded(t, "after-a-kill")
+	for _, complaint := range []string{"forbidden", "Forbidden"} {
+		if strings.Contains(second.log.String(), complaint) {
+			t.Errorf("a right is missing:\n%s", second.log)
+		}
+	}
 	t.Logf("after a kill, %s until the other replica guards", time.Since(began))
 	if e.holder(t) == holder {
 		t.Error("the killed replica still holds the Lease")
