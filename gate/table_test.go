@@ -25,9 +25,17 @@ func TestTable(t *testing.T) {
 			if tc.Stored != nil {
 				tc.Stored(node, now)
 			}
-			got := run(cfg, &tc, tc.Write(node, node.Name, now))
+			w := tc.Write(node, node.Name, now)
+			got := run(cfg, &tc, w, gate.LatestStamp(w.Old, w.New))
 			if diff := cmp.Diff(want(&tc), got); diff != "" {
 				t.Errorf("%s\n-want +got:\n%s", tc.Must, diff)
+			}
+			clocked := want(&tc)
+			if tc.Clocked != "" {
+				clocked.Outcome = tc.Clocked
+			}
+			if got := run(cfg, &tc, w, now); got.Outcome != clocked.Outcome {
+				t.Errorf("%s\nwith a clock: %s, want %s", tc.Must, got.Outcome, clocked.Outcome)
 			}
 		})
 	}
@@ -54,10 +62,10 @@ func want(tc *cases.Case) result {
 
 // run does what an API server does: every gate mutates, in turn, then every gate
 // validates the result.
-func run(cfg *gate.Configuration, tc *cases.Case, w gate.Write) result {
+func run(cfg *gate.Configuration, tc *cases.Case, w gate.Write, now time.Time) result {
 	var r result
-	r.Outcome, r.Verdict = mutate(&cfg.Gates[0], tc, &w)
-	r.Storage, _ = mutate(&cfg.Gates[1], tc, &w)
+	r.Outcome, r.Verdict = mutate(&cfg.Gates[0], tc, &w, now)
+	r.Storage, _ = mutate(&cfg.Gates[1], tc, &w, now)
 	permit := func(i int) gate.Rule {
 		return cfg.Permit(i, w, func(verb string) bool { return tc.As.Authorized(cfg.Gates[i].Name, verb) })
 	}
@@ -67,8 +75,8 @@ func run(cfg *gate.Configuration, tc *cases.Case, w gate.Write) result {
 	return r
 }
 
-func mutate(g *gate.Gate, tc *cases.Case, w *gate.Write) (cases.Outcome, gate.Verdict) {
-	decision := g.Admit(*w, gate.LatestStamp(w.Old, w.New))
+func mutate(g *gate.Gate, tc *cases.Case, w *gate.Write, now time.Time) (cases.Outcome, gate.Verdict) {
+	decision := g.Admit(*w, now)
 	if !decision.Arm || (tc.Mode != "" && tc.Mode != gate.ModeEnforce) {
 		return cases.Untouched, decision.Verdict
 	}

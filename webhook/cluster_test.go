@@ -49,7 +49,7 @@ func newEnvironment(t *testing.T) *environment {
 	e := &environment{cluster: c, admin: newClient(t, c.Admin)}
 	ctrl.SetLogger(logr.Discard())
 	e.mode.Store(gate.ModeEnforce)
-	e.server, err = webhookserver.Start(t.Context(), e.configuration, c.Admin)
+	e.server, err = webhookserver.Start(t.Context(), e.configuration, c.Admin, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

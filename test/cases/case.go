@@ -102,6 +102,9 @@ type Case struct {
 
 	// Want is what becomes of it, by the default gate.
 	Want Outcome
+	// Clocked is what becomes of it where the judge has a clock of its own, as the
+	// webhook has, if that is not the same.
+	Clocked Outcome
 	// Storage is what the storage gate does, where it is not Untouched.
 	Storage Outcome
 	// Verdict is the default gate's on the result of an UPDATE that is judged.

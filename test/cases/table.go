@@ -266,7 +266,7 @@ func stamps() []Case {
 	in2019 := time.Date(2019, 12, 31, 23, 59, 59, 0, time.UTC)
 	return []Case{
 		{ID: "stamps-cleared", Must: "A Node whose managers are not tracked has no clock, and its taint MUST be kept.",
-			As: Editor, Verb: JSON, Stored: edits(fresh, untracked), Sent: noTaints, Want: Armed, Verdict: gate.Expired},
+			As: Editor, Verb: JSON, Stored: edits(fresh, untracked), Sent: noTaints, Want: Armed, Clocked: Untouched, Verdict: gate.Expired},
 		{ID: "stamps-cleared-in-the-write", Must: "Clearing managedFields in the write MUST leave the stored stamps to judge by.",
 			As: Editor, Verb: Put, Stored: old, Sent: edits(noTaints, untracked), Want: Armed, Verdict: gate.Expired},
 		{ID: "stamps-absent-in-the-write", Must: "A replacement without managedFields MUST be judged by the stored stamps.",
@@ -274,13 +274,13 @@ func stamps() []Case {
 		{ID: "stamps-forged-back", Must: "Stamps forged into the past MUST NOT make an old heartbeat fresh.",
 			As: Editor, Verb: Put, Stored: old, Sent: edits(noTaints, stampedAgo(10*time.Minute)), Want: Armed, Verdict: gate.Expired},
 		{ID: "stamps-forged-ahead", Must: "Stamps forged into 2030 MUST at most keep the Node armed.",
-			As: Editor, Verb: Put, Stored: fresh, Sent: edits(noTaints, stamped(in2030)), Want: Armed, Verdict: gate.Expired},
+			As: Editor, Verb: Put, Stored: fresh, Sent: edits(noTaints, stamped(in2030)), Want: Armed, Clocked: Untouched, Verdict: gate.Expired},
 		{ID: "stamps-forged-ahead-open", Must: "Stamps forged into 2030 MUST NOT arm an open Node.",
 			As: Editor, Verb: Put, Stored: beat(), Sent: stamped(in2030), Want: Untouched, Verdict: gate.Expired},
 		{ID: "stamps-before-2020", Must: "Stamps before 2020 MUST be ignored.",
-			As: Editor, Verb: Put, Stored: edits(fresh, untracked), Sent: edits(noTaints, stamped(in2019)), Want: Armed, Verdict: gate.Expired},
+			As: Editor, Verb: Put, Stored: edits(fresh, untracked), Sent: edits(noTaints, stamped(in2019)), Want: Armed, Clocked: Untouched, Verdict: gate.Expired},
 		{ID: "stamps-without-time", Must: "An entry without a time MUST be ignored.",
-			As: Editor, Verb: Put, Stored: edits(fresh, untracked), Sent: edits(noTaints, unstamped), Want: Armed, Verdict: gate.Expired},
+			As: Editor, Verb: Put, Stored: edits(fresh, untracked), Sent: edits(noTaints, unstamped), Want: Armed, Clocked: Untouched, Verdict: gate.Expired},
 		{ID: "stamps-zero-time", Must: "An entry of the zero time MUST be ignored.",
 			As: Editor, Verb: Put, Stored: fresh, Sent: edits(noTaints, stamped(time.Time{})), Want: Untouched, Verdict: gate.Fresh},
 	}
@@ -377,7 +377,7 @@ func bypasses() []Case {
 		{ID: "bypass-without-reason", Must: "A bypass without a reason MUST NOT open.",
 			Predates: true, As: Editor, Verb: JSON, Stored: edits(armed, rawBypass("until=2090-01-01T00:00:00Z reason=")), Sent: noTaints, Want: Armed, Verdict: gate.Absent},
 		{ID: "bypass-no-clock", Must: "Without a clock a bypass MUST NOT open.",
-			Predates: true, As: Editor, Verb: JSON, Stored: edits(armed, bypass(time.Hour), untracked), Sent: noTaints, Want: Armed, Verdict: gate.Absent},
+			Predates: true, As: Editor, Verb: JSON, Stored: edits(armed, bypass(time.Hour), untracked), Sent: noTaints, Want: Armed, Clocked: Untouched, Verdict: gate.Absent},
 		{ID: "bypass-cleared", Must: "Clearing a bypass MUST arm a Node that has nothing else to be open by.",
 			As: Editor, Verb: Merge, Stored: bypass(time.Hour), Sent: noBypass, Want: Armed, Verdict: gate.Absent},
 	}

@@ -41,12 +41,28 @@ var suite struct {
 	cluster *cluster.Cluster
 	admin   kubernetes.Interface
 	ids     *identities
+	webhook webhookForm
 	entered setting
 	nodes   int
 	// predating are the Nodes that were stored before the rules were installed, by
-	// the row's id.
-	predating map[string]*corev1.Node
+	// the row's id. Each is used once by each form of the mutation.
+	predating map[string][]*corev1.Node
 }
+
+// setting is what the installed admission depends on.
+type setting struct {
+	form       form
+	mode       gate.Mode
+	tolerating bool
+}
+
+// form is that of the mutation.
+type form string
+
+const (
+	byPolicy  form = "policy"
+	byWebhook form = "webhook"
+)
 
 var _ = BeforeSuite(func(ctx context.Context) {
 	c, err := cluster.Start()
@@ -64,22 +80,16 @@ var _ = BeforeSuite(func(ctx context.Context) {
 	stop, err := startForeignWebhooks(ctx, suite.admin)
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(stop)
-	suite.predating = map[string]*corev1.Node{}
+	DeferCleanup(suite.webhook.stop)
+	suite.predating = map[string][]*corev1.Node{}
 	for _, tc := range cases.Table() {
 		if tc.Predates {
-			suite.predating[tc.ID] = store(ctx, &tc)
+			suite.predating[tc.ID] = []*corev1.Node{store(ctx, &tc), store(ctx, &tc)}
 		}
 	}
-	enter(ctx, setting{mode: gate.ModeEnforce})
 })
 
-// setting is what the installed policies depend on.
-type setting struct {
-	mode       gate.Mode
-	tolerating bool
-}
-
-// enter installs the policies of a setting and waits until they are active.
+// enter installs what the setting says and waits until it is in force.
 func enter(ctx context.Context, want setting) {
 	GinkgoHelper()
 	if suite.entered == want {
@@ -90,21 +100,35 @@ func enter(ctx context.Context, want setting) {
 	if want.tolerating {
 		cfg.ToleratedPrefixes = []string{cases.ToleratedPrefix}
 	}
-	objects, err := installed(cfg)
+	objects, err := installed(cfg, want.form)
 	Expect(err).NotTo(HaveOccurred())
 	Expect(suite.cluster.Apply(ctx, objects)).To(Succeed())
-	Expect(active(ctx, suite.ids, cfg)).To(Succeed())
+	if want.form == byWebhook {
+		Expect(suite.webhook.serve(ctx, suite.cluster.Admin, cfg)).To(Succeed())
+	} else {
+		Expect(suite.webhook.stop(ctx)).To(Succeed())
+	}
+	Expect(active(ctx, suite.ids, cfg, want.form)).To(Succeed())
 	suite.entered = want
 }
 
 // installed are the policies of the configuration. Those of the default gate are
 // the ones in the file that users apply; only what depends on the setting is
-// rendered.
-func installed(cfg *gate.Configuration) ([]*unstructured.Unstructured, error) {
-	rendered, err := manifests.Policies(cfg, manifests.MutationV1)
+// rendered. With the webhook, the mutation policies stay and select nothing.
+func installed(cfg *gate.Configuration, form form) ([]*unstructured.Unstructured, error) {
+	mutating := *cfg
+	if form == byWebhook {
+		mutating.Mode = gate.ModePaused
+	}
+	rendered, err := manifests.MutationPolicies(&mutating, manifests.MutationV1)
 	if err != nil {
 		return nil, err
 	}
+	validation, err := manifests.ValidationPolicies(cfg)
+	if err != nil {
+		return nil, err
+	}
+	rendered = append(rendered, validation...)
 	data, err := os.ReadFile(*policyFile)
 	if err != nil {
 		return nil, err
@@ -128,35 +152,11 @@ func installed(cfg *gate.Configuration) ([]*unstructured.Unstructured, error) {
 }
 
 var _ = Describe("The gate", Ordered, ContinueOnFailure, func() {
-	for _, tc := range cases.Table() {
-		It(tc.ID+": "+tc.Must, func(ctx context.Context) {
-			enter(ctx, setting{mode: stdcmp.Or(tc.Mode, gate.ModeEnforce), tolerating: tc.Tolerating})
-			for range max(1, tc.Rounds) {
-				runRow(ctx, &tc)
-			}
-		})
-	}
+	Describe("by policy", func() { rows(byPolicy) })
+	Describe("by webhook", func() { rows(byWebhook) })
 
-	It("foreign-last-word: Where other admission has the last word, the final object MUST be reported, or refused.", func(ctx context.Context) {
-		enter(ctx, setting{mode: gate.ModeEnforce})
-		warnings := &warningRecorder{}
-		config := rest.CopyConfig(suite.cluster.Admin)
-		config.WarningHandlerWithContext = warnings
-		nodes := kubernetes.NewForConfigOrDie(config).CoreV1().Nodes()
-		node := cases.Blank(newName(), "", time.Now())
-		node.ManagedFields = nil
-		node.Labels[cases.StripLabel] = stripAgain
-		_, err := nodes.Create(ctx, node.DeepCopy(), metav1.CreateOptions{})
-		Expect(err).NotTo(HaveOccurred())
-		Expect(warnings.texts).To(ContainElement(ContainSubstring("was taken away by other admission")))
-
-		node.Name, node.Labels[cases.StorageLabel] = newName(), "true"
-		_, err = nodes.Create(ctx, node, metav1.CreateOptions{})
-		Expect(err).To(MatchError(And(ContainSubstring("'final.storage.nodegate.io'"), ContainSubstring("denied request"))))
-	})
-
-	It("namespace-deleted: The rules MUST hold while nodegate's namespace is being deleted.", func(ctx context.Context) {
-		enter(ctx, setting{mode: gate.ModeEnforce})
+	It("namespace-deleted: The policies MUST hold while nodegate's namespace is being deleted.", func(ctx context.Context) {
+		enter(ctx, setting{form: byPolicy, mode: gate.ModeEnforce})
 		Expect(suite.admin.CoreV1().Namespaces().Delete(ctx, gate.Namespace, metav1.DeleteOptions{})).To(Succeed())
 		for _, tc := range cases.Table() {
 			if tc.ID == "remove-strategic" || tc.ID == "create-kubelet" || tc.ID == "heartbeat-by-editor" {
@@ -166,6 +166,46 @@ var _ = Describe("The gate", Ordered, ContinueOnFailure, func() {
 	})
 })
 
+func rows(form form) {
+	for _, tc := range cases.Table() {
+		if form == byWebhook && tc.Clocked != "" {
+			tc.Want = tc.Clocked
+		}
+		It(tc.ID+": "+tc.Must, func(ctx context.Context) {
+			enter(ctx, setting{form: form, mode: stdcmp.Or(tc.Mode, gate.ModeEnforce), tolerating: tc.Tolerating})
+			for range max(1, tc.Rounds) {
+				runRow(ctx, &tc)
+			}
+		})
+	}
+
+	It("foreign-last-word: Where other admission has the last word, the final object MUST be reported, or refused.", func(ctx context.Context) {
+		enter(ctx, setting{form: form, mode: gate.ModeEnforce})
+		warnings := &warningRecorder{}
+		config := rest.CopyConfig(suite.cluster.Admin)
+		config.WarningHandlerWithContext = warnings
+		nodes := kubernetes.NewForConfigOrDie(config).CoreV1().Nodes()
+		cfg := cases.Config()
+		node := cases.Blank(newName(), "", time.Now())
+		node.ManagedFields = nil
+		node.Labels[cases.StripLabel] = stripAgain
+		created, err := nodes.Create(ctx, node.DeepCopy(), metav1.CreateOptions{})
+		Expect(err).NotTo(HaveOccurred())
+		node.Name, node.Labels[cases.StorageLabel] = newName(), "true"
+		second, err := nodes.Create(ctx, node, metav1.CreateOptions{})
+		if form == byWebhook {
+			// Of two webhooks that are invoked again, the later by name has it: ours.
+			Expect(err).NotTo(HaveOccurred())
+			Expect(cfg.Gates[0].Armed(created)).To(BeTrue())
+			Expect(cfg.Gates[1].Armed(second)).To(BeTrue())
+			return
+		}
+		Expect(cfg.Gates[0].Armed(created)).To(BeFalse())
+		Expect(warnings.texts).To(ContainElement(ContainSubstring("was taken away by other admission")))
+		Expect(err).To(MatchError(And(ContainSubstring("'final.storage.nodegate.io'"), ContainSubstring("denied request"))))
+	})
+}
+
 // runRow stores what the row stores, sends what it sends, and looks at what came
 // of it.
 func runRow(ctx context.Context, tc *cases.Case) {
@@ -173,7 +213,8 @@ func runRow(ctx context.Context, tc *cases.Case) {
 	var stored *corev1.Node
 	name, now := newName(), time.Now().UTC().Truncate(time.Second)
 	if tc.Verb != cases.Create {
-		if stored = suite.predating[tc.ID]; stored == nil {
+		stored = predating(tc)
+		if stored == nil {
 			stored = store(ctx, tc)
 		}
 		name = stored.Name
@@ -185,6 +226,7 @@ func runRow(ctx context.Context, tc *cases.Case) {
 	if tc.Verb == cases.Create {
 		w.New.ManagedFields = nil
 	}
+	suite.webhook.clock.SetTime(now)
 	writer, err := suite.ids.client(ctx, tc.As, name)
 	Expect(err).NotTo(HaveOccurred())
 
@@ -198,6 +240,17 @@ func runRow(ctx context.Context, tc *cases.Case) {
 	result, err := suite.admin.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	Expect(err).NotTo(HaveOccurred())
 	expectResult(tc, stored, w.New, result)
+}
+
+// predating takes the next Node that was stored for the row before the rules were
+// installed, if the row wants one.
+func predating(tc *cases.Case) *corev1.Node {
+	nodes := suite.predating[tc.ID]
+	if len(nodes) == 0 {
+		return nil
+	}
+	suite.predating[tc.ID] = nodes[1:]
+	return nodes[0]
 }
 
 func newName() string {

@@ -72,7 +72,7 @@ spec: {policyName: NAME}
 
 // active waits until everything decides as it does in this configuration, and
 // shows it by dry-run writes.
-func active(ctx context.Context, ids *identities, cfg *gate.Configuration) error {
+func active(ctx context.Context, ids *identities, cfg *gate.Configuration, form form) error {
 	if err := ids.cluster.AwaitPolicies(ctx, cfg); err != nil {
 		return err
 	}
@@ -96,6 +96,9 @@ func active(ctx context.Context, ids *identities, cfg *gate.Configuration) error
 		},
 		// The binding that is applied last is that of the storage gate's final object.
 		"final object": func(ctx context.Context) (bool, error) {
+			if form == byWebhook {
+				return true, nil // the webhook leaves nothing for it to find
+			}
 			_, err := create(ctx, stripAgain, map[string]string{"kubernetes.io/os": "linux", cases.StorageLabel: "true"})
 			return apierrors.IsForbidden(err) == (cfg.Mode == gate.ModeEnforce), nil
 		},

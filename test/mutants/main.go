@@ -152,7 +152,8 @@ func redRows(suite, policies, dir string) (red []string, total int, err error) {
 		return nil, 0, err
 	}
 	out := filepath.Join(dir, "report.json")
-	runErr := command("", suite, "-policies="+absolute, "-ginkgo.json-report="+out, "-ginkgo.succinct")
+	runErr := command("", suite, "-policies="+absolute, "-ginkgo.json-report="+out, "-ginkgo.succinct",
+		"-ginkgo.focus=by policy")
 	data, err := os.ReadFile(out)
 	if err != nil {
 		return nil, 0, errors.Join(err, runErr)
@@ -166,6 +167,7 @@ func redRows(suite, policies, dir string) (red []string, total int, err error) {
 		for _, spec := range suite.SpecReports {
 			id, _, _ := strings.Cut(spec.LeafNodeText, ":")
 			switch {
+			case spec.State == "skipped":
 			case spec.LeafNodeType != "It" && spec.State != "passed":
 				return nil, 0, errors.Join(fmt.Errorf("the suite broke in its %s", spec.LeafNodeType), runErr)
 			case spec.LeafNodeType == "It" && spec.State == "passed":

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nodegate/nodegate/certs"
@@ -45,17 +46,21 @@ type Server struct {
 
 // Start serves the configuration's gates, registers the webhook and returns when
 // the API server calls it. configuration is asked for each request; config is an
-// administrator's.
-func Start(ctx context.Context, configuration func() *gate.Configuration, config *rest.Config) (*Server, error) {
-	clock := apiclock.New()
+// administrator's. Heartbeats are judged by the clock, by default one that is
+// corrected to the API server's.
+func Start(ctx context.Context, configuration func() *gate.Configuration, config *rest.Config, judge clock.PassiveClock) (*Server, error) {
 	config = rest.CopyConfig(config)
-	config.Wrap(clock.Wrap)
+	if judge == nil {
+		corrected := apiclock.New()
+		config.Wrap(corrected.Wrap)
+		judge = corrected
+	}
 	admin, err := client.New(config, client.Options{})
 	if err != nil {
 		return nil, fmt.Errorf("creating client: %w", err)
 	}
 	s := &Server{admin: admin, Metrics: webhook.NewMetrics(), done: make(chan error, 1)}
-	handler := &webhook.Handler{Configuration: configuration, Clock: clock, Metrics: s.Metrics}
+	handler := &webhook.Handler{Configuration: configuration, Clock: judge, Metrics: s.Metrics}
 	registration, err := s.serve(ctx, handler)
 	if err != nil {
 		return nil, err
