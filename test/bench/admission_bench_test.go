@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"testing"
@@ -140,7 +139,7 @@ func status() corev1.NodeStatus {
 func (s *server) patch(b *testing.B, node, patch string, subresources ...string) time.Duration {
 	b.Helper()
 	start := time.Now()
-	_, err := s.client.CoreV1().Nodes().Patch(context.Background(), node, types.MergePatchType, []byte(patch), metav1.PatchOptions{}, subresources...)
+	_, err := s.client.CoreV1().Nodes().Patch(b.Context(), node, types.MergePatchType, []byte(patch), metav1.PatchOptions{}, subresources...)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -80,5 +80,7 @@ func stripTaints(w http.ResponseWriter, r *http.Request) {
 		review.Response.Patch = []byte(`[{"op":"remove","path":"/spec/taints"}]`)
 	}
 	review.Request = nil
-	_ = json.NewEncoder(w).Encode(review) // the client sees a broken answer
+	if err := json.NewEncoder(w).Encode(&review); err != nil {
+		panic(http.ErrAbortHandler) // the API server sees a broken answer
+	}
 }
