@@ -90,36 +90,79 @@ type Authorizer func(verb string) bool
 // refuses a write, or empty. It is the twin of the policy on who may write what,
 // and sees the object as all mutation left it. It applies in every mode.
 func (c *Configuration) Permit(i int, w Write, authorized Authorizer) Rule {
-	g := &c.Gates[i]
-	agent, own := g.byAgent(w), g.Agent.Own() && w.User.Username == g.Agent.Username()
-	offMain := w.Subresource != "" || w.kubelet()
-	update := w.Operation == admissionv1.Update
-	if w.New != nil {
-		switch {
-		case update && g.setsHeartbeat(w) && !agent && !authorized(VerbAdminister):
-			return RuleHeartbeatSet
-		case offMain && removes(w, g.HeartbeatAnnotation()) && !agent && !authorized(VerbAdminister):
-			return RuleHeartbeatRemoved
-		case sets(w, g.BypassAnnotation()) && !authorized(VerbBypass):
-			return RuleBypassSet
-		case sets(w, g.BypassAnnotation()) && !g.bypassInReach(w):
-			return RuleBypassValue
-		case offMain && removes(w, g.BypassAnnotation()) && !authorized(VerbBypass):
-			return RuleBypassRemoved
+	p := permission{configuration: c, gate: &c.Gates[i], write: w, authorized: authorized}
+	for _, rule := range Rules() {
+		if p.breaks(rule) {
+			return rule
 		}
-	}
-	switch {
-	case own && (!update || w.Subresource != "" || !agent):
-		return RuleOwnNode
-	case own && !c.sameMetadata(w):
-		return RuleOwnMetadata
-	case own && !c.sameSpec(w):
-		return RuleOwnSpec
-	case !own && update && w.User.Username == g.Agent.Username() && !agent && g.Armed(w.Old) && !g.Armed(w.New):
-		return RuleOwnNode
 	}
 	return ""
 }
+
+// permission is what the rules look at.
+type permission struct {
+	configuration *Configuration
+	gate          *Gate
+	write         Write
+	authorized    Authorizer
+}
+
+func (p permission) breaks(rule Rule) bool {
+	heartbeat, bypass := p.gate.HeartbeatAnnotation(), p.gate.BypassAnnotation()
+	switch rule {
+	case RuleHeartbeatSet:
+		return p.updates() && p.sets(heartbeat) && !p.mayBeat()
+	case RuleHeartbeatRemoved:
+		return p.unarmed() && p.removes(heartbeat) && !p.mayBeat()
+	case RuleBypassSet:
+		return p.sets(bypass) && !p.authorized(VerbBypass)
+	case RuleBypassValue:
+		return p.sets(bypass) && !p.gate.bypassInReach(p.write)
+	case RuleBypassRemoved:
+		return p.unarmed() && p.removes(bypass) && !p.authorized(VerbBypass)
+	case RuleOwnNode:
+		return p.byAccount() && p.strays()
+	case RuleOwnMetadata:
+		return p.confined() && !p.configuration.sameMetadata(p.write)
+	case RuleOwnSpec:
+		return p.confined() && !p.configuration.sameSpec(p.write)
+	}
+	return false
+}
+
+func (p permission) updates() bool { return p.write.Operation == admissionv1.Update }
+
+func (p permission) sets(annotation string) bool {
+	return p.write.New != nil && sets(p.write, annotation)
+}
+
+func (p permission) removes(annotation string) bool {
+	return p.write.New != nil && removes(p.write, annotation)
+}
+
+// unarmed: nothing arms in such a write.
+func (p permission) unarmed() bool { return p.write.Subresource != "" || p.write.kubelet() }
+
+func (p permission) opens() bool { return p.gate.Armed(p.write.Old) && !p.gate.Armed(p.write.New) }
+
+// byAccount: the gate's agent's account writes, with whatever token.
+func (p permission) byAccount() bool { return p.write.User.Username == p.gate.Agent.Username() }
+
+func (p permission) byAgent() bool { return p.gate.byAgent(p.write) }
+
+func (p permission) mayBeat() bool { return p.byAgent() || p.authorized(VerbAdminister) }
+
+// strays: nodegate's own agent does anything but update its Node's main resource;
+// another's opens the gate of a Node that is not its own.
+func (p permission) strays() bool {
+	if p.gate.Agent.Own() {
+		return !p.updates() || p.write.Subresource != "" || !p.byAgent()
+	}
+	return p.updates() && !p.byAgent() && p.opens()
+}
+
+// confined: nodegate's own agent updates a Node.
+func (p permission) confined() bool { return p.gate.Agent.Own() && p.byAccount() && p.updates() }
 
 // bypassInReach reports whether the bypass is well-formed and not too long,
 // counted from the latest stamp.
