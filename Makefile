@@ -16,6 +16,8 @@ MODULES := . test/controlplane
 TESTFLAGS ?=
 BENCH ?= .
 BENCHTIME ?= 1000x
+WRITES ?= 20000
+SEED ?= 1
 # ASSETS_FLAGS=--kubelet builds the kubelet too.
 ASSETS_FLAGS ?=
 
@@ -57,6 +59,11 @@ conformance: require-go ## Run the table of cases on a real API server, JUnit re
 .PHONY: mutants
 mutants: require-go ## Break the policies in known ways and see the suite notice each
 	@assets=$$($(ASSETS)) || exit 1; export KUBEBUILDER_ASSETS="$$assets"; $(GO) run ./test/mutants
+
+.PHONY: fuzz
+fuzz: require-go ## Send random writes to a real API server (WRITES=20000, SEED=1)
+	@assets=$$($(ASSETS)) || exit 1; export KUBEBUILDER_ASSETS="$$assets"; \
+	$(GO) test -count=1 -v -timeout 60m ./test/fuzz -args -writes=$(WRITES) -seed=$(SEED)
 
 .PHONY: bench
 bench: require-go ## Measure, as ratios within one run (BENCH=pattern, BENCHTIME=1000x)

@@ -42,11 +42,46 @@ func Write(cfg *gate.Configuration) *rapid.Generator[gate.Write] {
 			return w
 		}
 		w.Old = Node(cfg).Draw(t, "old")
+		if rapid.IntRange(0, 19).Draw(t, "hostile") == 0 {
+			hostile(t, cfg, &w)
+		}
 		if rapid.Bool().Draw(t, "similar") {
 			similar(t, cfg, &w)
 		}
 		return w
 	})
+}
+
+// hostile makes one part of the sent Node as large or as odd as it may be.
+func hostile(t *rapid.T, cfg *gate.Configuration, w *gate.Write) {
+	annotate := func(key, value string) {
+		if w.New.Annotations == nil {
+			w.New.Annotations = map[string]string{}
+		}
+		w.New.Annotations[key] = value
+	}
+	g := &cfg.Gates[0]
+	switch rapid.IntRange(0, 5).Draw(t, "kind") {
+	case 0:
+		annotate(g.HeartbeatAnnotation(), strings.Repeat("v=1 ready=true ", 13000))
+	case 1:
+		annotate(g.BypassAnnotation(), "until=2026-11-29T12:00:00Z reason="+strings.Repeat("x", 200_000))
+	case 2:
+		for i := range 300 {
+			w.New.Spec.Taints = append(w.New.Spec.Taints,
+				corev1.Taint{Key: fmt.Sprintf("example.com/taint-%03d", i), Effect: corev1.TaintEffectPreferNoSchedule})
+		}
+	case 3:
+		for i := range 200 {
+			annotate(fmt.Sprintf("example.com/annotation-%03d", i), strings.Repeat("ä", 500))
+		}
+	case 4:
+		for range 300 {
+			w.New.ManagedFields = append(w.New.ManagedFields, ManagedFields().Draw(t, "managedFields")...)
+		}
+	case 5:
+		annotate(g.HeartbeatAnnotation(), "v=1 ready=true time=2026-02-30T00:00:00Z\x00\x7f\u2028")
+	}
 }
 
 // similar makes the sent Node the stored one with one part from another: the

@@ -10,6 +10,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/go-logr/logr"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,6 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/nodegate/nodegate/certs"
 	"github.com/nodegate/nodegate/gate"
@@ -49,6 +51,7 @@ type Server struct {
 // administrator's. Heartbeats are judged by the clock, by default one that is
 // corrected to the API server's.
 func Start(ctx context.Context, configuration func() *gate.Configuration, config *rest.Config, judge clock.PassiveClock) (*Server, error) {
+	log.SetLogger(logr.Discard()) // once for the process; else the library complains
 	config = rest.CopyConfig(config)
 	if judge == nil {
 		corrected := apiclock.New()
