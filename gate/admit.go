@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -108,6 +109,13 @@ func (g *Gate) decide(w Write, cause Cause, verdict Verdict) Decision {
 		}
 	}
 	return Decision{Arm: true, Value: value, Cause: cause, Verdict: verdict}
+}
+
+// FinalMessage is what the caller reads of a write that leaves the Node open
+// against the rules after all mutation.
+func (g *Gate) FinalMessage() string {
+	return fmt.Sprintf("taint %s:%s of gate %q was taken away by other admission, and the node's agent has not shown that it serves",
+		g.Taint.Key, g.Taint.Effect, g.Name)
 }
 
 // Apply returns the taints as the decision leaves them. The argument is never

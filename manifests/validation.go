@@ -135,9 +135,8 @@ func finalPolicy(g *gate.Gate) *admissionregistrationv1.ValidatingAdmissionPolic
 	policy.Spec.Variables = judgement(g)
 	policy.Spec.Validations = []admissionregistrationv1.Validation{{
 		Expression: "variables.armed || (request.operation == 'UPDATE' && variables.cause == '')",
-		Message: fmt.Sprintf("taint %s:%s of gate %q was taken away by other admission, and the node's agent has not shown that it serves",
-			g.Taint.Key, g.Taint.Effect, g.Name),
-		Reason: new(metav1.StatusReasonForbidden),
+		Message:    g.FinalMessage(),
+		Reason:     new(metav1.StatusReasonForbidden),
 	}}
 	return policy
 }

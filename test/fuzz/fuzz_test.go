@@ -251,6 +251,9 @@ func (f *fuzzer) compareAnswer(w gate.Write, saw *gate.Write, armed bool, err er
 		if rule := f.cfg.Permit(i, *saw, func(verb string) bool { return granted(w.User, verb) }); rule != "" {
 			messages = append(messages, f.cfg.Gates[i].Message(rule))
 		}
+		if f.finallyRefused(&f.cfg.Gates[i], saw) {
+			messages = append(messages, f.cfg.Gates[i].FinalMessage())
+		}
 	}
 	switch {
 	case apierrors.IsInvalid(err) || apierrors.IsRequestEntityTooLargeError(err):
@@ -270,6 +273,12 @@ func (f *fuzzer) compareAnswer(w gate.Write, saw *gate.Write, armed bool, err er
 		f.outcomes["denied"]++
 	}
 	return ""
+}
+
+// finallyRefused: the policy on the final object has no clock but the stamps, and
+// may refuse what the webhook, which has one, has let pass.
+func (f *fuzzer) finallyRefused(g *gate.Gate, saw *gate.Write) bool {
+	return g.FinalObject == gate.FinalObjectDeny && g.Admit(*saw, gate.LatestStamp(saw.Old, saw.New)).Arm
 }
 
 // restore does what the API server does between mutation and validation: an update
