@@ -1,0 +1,289 @@
+//go:build unix
+
+package world
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/client-go/rest"
+
+	"github.com/nodegate/nodegate/gate"
+	"github.com/nodegate/nodegate/test/cluster"
+	"github.com/nodegate/nodegate/test/kubelet"
+)
+
+// PluginType is the chained CNI plugin that the gate's agent looks for.
+const PluginType = "mesh-cni"
+
+// The files of a node, below its folder.
+const (
+	bootIDFile  = "boot_id"
+	socketFile  = "mesh.sock"
+	netFolder   = "net.d"
+	binFolder   = "bin"
+	ownConflist = "10-base.conflist"
+	foreignConf = "05-other.conf"
+)
+
+// Node is a machine: a kubelet, the gate's agent, and what that agent tests, a
+// gated agent's socket and the CNI configuration.
+type Node struct {
+	Name    string
+	History *History
+	// BootID is the last boot's.
+	BootID string
+
+	world   *World
+	dir     string
+	kubelet *kubelet.Kubelet
+	socket  net.Listener
+
+	mu     sync.Mutex
+	agent  *program
+	health string
+}
+
+// NewNode returns a machine that is switched off, and whose Node object does not
+// exist.
+func (w *World) NewNode(name string) (*Node, error) { return w.newNode(kubelet.Options{Name: name}) }
+
+func (w *World) newNode(o kubelet.Options) (*Node, error) {
+	n := &Node{Name: o.Name, world: w, dir: filepath.Join(w.options.Dir, nodeFolder, o.Name)}
+	if err := n.makeFiles(); err != nil {
+		return nil, err
+	}
+	var err error
+	if n.History, err = follow(w.ctx, w.Admin, n.Name); err != nil {
+		return nil, err
+	}
+	if o.Config, err = w.cluster.Kubelet(n.Name); err != nil {
+		return nil, err
+	}
+	o.LeaseInterval, o.Ready = leaseInterval, n.podReady
+	if n.kubelet, err = kubelet.New(o); err != nil {
+		return nil, err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.nodes = append(w.nodes, n)
+	return n, nil
+}
+
+func (n *Node) path(elements ...string) string {
+	return filepath.Join(slices.Concat([]string{n.dir}, elements)...)
+}
+
+// makeFiles lays out the node's folder: a network without the gated plugin, and
+// the plugin's binary.
+func (n *Node) makeFiles() error {
+	for _, folder := range []string{netFolder, binFolder} {
+		if err := os.MkdirAll(n.path(folder), 0o700); err != nil {
+			return fmt.Errorf("making folder: %w", err)
+		}
+	}
+	config := fmt.Sprintf(`apiVersion: %s
+kind: %s
+gates:
+- name: %s
+  taint: {key: %s}
+  checks:
+  - socket: {path: %s}
+  - conflist: {pluginType: %s, dir: %s, binDir: %s}
+`, gate.APIVersion, gate.Kind, n.world.Gate.Name, n.world.Gate.Taint.Key,
+		n.path(socketFile), PluginType, n.path(netFolder), n.path(binFolder))
+	return errors.Join(
+		os.WriteFile(n.path("config.yaml"), []byte(config), 0o600),
+		os.WriteFile(n.path(binFolder, PluginType), []byte("#!/bin/sh\nexit 0\n"), 0o700),
+		n.writeConflist(`{"type": "bridge", "bridge": "cni0"}`),
+	)
+}
+
+// writeConflist replaces the CNI configuration in one step, as installers do.
+func (n *Node) writeConflist(plugins string) error {
+	content := fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "base", "plugins": [%s]}`, plugins)
+	return n.replace(ownConflist, content)
+}
+
+func (n *Node) replace(name, content string) error {
+	temporary := n.path(name + ".new")
+	if err := os.WriteFile(temporary, []byte(content), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(temporary, n.path(netFolder, name))
+}
+
+// Chain puts the plugin behind the main plugin.
+func (n *Node) Chain() error {
+	return n.writeConflist(fmt.Sprintf(`{"type": "bridge", "bridge": "cni0"}, {"type": %q}`, PluginType))
+}
+
+// Strip is another CNI that brings its own configuration: a single plugin, in
+// front of all others. Nothing can be chained in it, so that no agent mends it.
+func (n *Node) Strip() error {
+	return n.replace(foreignConf, `{"cniVersion": "1.0.0", "name": "other", "type": "ptp"}`)
+}
+
+// Unstrip removes the other CNI's file.
+func (n *Node) Unstrip() error { return os.Remove(n.path(netFolder, foreignConf)) }
+
+// Serve starts the gated agent: it accepts connections on its socket.
+func (n *Node) Serve() error {
+	socket, err := net.Listen("unix", n.path(socketFile))
+	if err != nil {
+		return fmt.Errorf("listening: %w", err)
+	}
+	n.socket = socket
+	go func() {
+		for {
+			connection, err := socket.Accept()
+			if err != nil {
+				return
+			}
+			_ = connection.Close()
+		}
+	}()
+	return nil
+}
+
+// Boot starts the kubelet, in a new boot, and nothing else.
+func (n *Node) Boot() error {
+	n.BootID = string(uuid.NewUUID())
+	if err := os.WriteFile(n.path(bootIDFile), []byte(n.BootID+"\n"), 0o600); err != nil {
+		return fmt.Errorf("writing boot id: %w", err)
+	}
+	return n.kubelet.Start(n.world.ctx, n.BootID)
+}
+
+// Crash ends whatever runs on the node, without a word to anybody.
+func (n *Node) Crash() {
+	n.kubelet.Stop()
+	n.KillAgent()
+	if n.socket != nil {
+		_ = n.socket.Close()
+		n.socket = nil
+	}
+}
+
+// StartAgent runs the gate's agent as the pod that the DaemonSet made for this
+// node, with the token that the kubelet asks for on the pod's behalf.
+func (n *Node) StartAgent(ctx context.Context) error {
+	pod, err := n.agentPod(ctx)
+	if err != nil {
+		return err
+	}
+	token, err := n.kubelet.Token(ctx, pod)
+	if err != nil {
+		return err
+	}
+	identity := rest.AnonymousClientConfig(n.world.cluster.Admin)
+	identity.BearerToken = token
+	name := gate.AgentAccount + "-" + n.Name
+	kubeconfig, err := n.world.kubeconfig(name, identity)
+	if err != nil {
+		return err
+	}
+	health, err := freeAddress()
+	if err != nil {
+		return err
+	}
+	agent, err := n.world.start(name, filepath.Join(n.world.options.Programs, "nodegate-agent"),
+		"--config="+n.path("config.yaml"), "--kubeconfig="+kubeconfig, "--node-name="+n.Name, "--pod-uid="+string(pod.UID),
+		"--boot-id-path="+n.path(bootIDFile), "--health-address="+health, "--metrics-address=0")
+	if err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.agent, n.health = agent, health
+	return nil
+}
+
+// AwaitAgent waits for the agent itself to say that the node serves.
+func (n *Node) AwaitAgent(ctx context.Context) error {
+	n.mu.Lock()
+	health := n.health
+	n.mu.Unlock()
+	if err := cluster.Await(ctx, func(ctx context.Context) (bool, error) { return ready(ctx, health) }); err != nil {
+		return fmt.Errorf("waiting for the agent on node %q to be ready: %w", n.Name, err)
+	}
+	return nil
+}
+
+// AwaitAgentReady waits for the agent's pod to be Ready, in the eyes of the cluster.
+func (n *Node) AwaitAgentReady(ctx context.Context) error {
+	err := cluster.Await(ctx, func(ctx context.Context) (bool, error) {
+		pod, err := n.agentPod(ctx)
+		if err != nil {
+			return false, err
+		}
+		return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+			return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+		}), nil
+	})
+	if err != nil {
+		return fmt.Errorf("waiting for the agent's pod on node %q to be Ready: %w", n.Name, err)
+	}
+	return nil
+}
+
+// StopAgent ends the gate's agent as the end of its pod does.
+func (n *Node) StopAgent() { n.endAgent((*program).stop) }
+
+// KillAgent ends it as a crash does.
+func (n *Node) KillAgent() { n.endAgent((*program).kill) }
+
+func (n *Node) endAgent(end func(*program)) {
+	n.mu.Lock()
+	agent := n.agent
+	n.agent, n.health = nil, ""
+	n.mu.Unlock()
+	end(agent)
+}
+
+// agentPod waits for the agent's pod to be bound to the node.
+func (n *Node) agentPod(ctx context.Context) (*corev1.Pod, error) {
+	var found *corev1.Pod
+	err := cluster.Await(ctx, func(ctx context.Context) (bool, error) {
+		pods, err := n.world.Admin.CoreV1().Pods(gate.Namespace).List(ctx, metav1.ListOptions{
+			LabelSelector: labels.SelectorFromSet(n.world.Gate.Agent.PodLabels).String(),
+			FieldSelector: fields.OneTermEqualSelector("spec.nodeName", n.Name).String(),
+		})
+		if err != nil || len(pods.Items) == 0 {
+			return false, err
+		}
+		found = &pods.Items[0]
+		return true, nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("waiting for an agent pod on node %q: %w", n.Name, err)
+	}
+	return found, nil
+}
+
+// podReady is the readiness probe of the node's pods. The agent's asks the agent;
+// all others are ready.
+func (n *Node) podReady(ctx context.Context, pod *corev1.Pod) bool {
+	if !labels.SelectorFromSet(n.world.Gate.Agent.PodLabels).Matches(labels.Set(pod.Labels)) {
+		return true
+	}
+	n.mu.Lock()
+	health := n.health
+	n.mu.Unlock()
+	if health == "" {
+		return false
+	}
+	ok, err := ready(ctx, health)
+	return ok && err == nil
+}
