@@ -18,6 +18,8 @@ BENCH ?= .
 BENCHTIME ?= 1000x
 WRITES ?= 20000
 SEED ?= 1
+# What arms in admission in the demo: policy or webhook.
+MUTATION ?= policy
 # ASSETS_FLAGS=--kubelet builds the kubelet too.
 ASSETS_FLAGS ?=
 
@@ -50,6 +52,12 @@ race: export CGO_ENABLED := 1
 race: require-go require-cc ## Run all tests with the race detector (needs a C compiler)
 	@assets=$$($(ASSETS)) || exit 1; export KUBEBUILDER_ASSETS="$$assets"; \
 	$(call each,$(MODULES),$(GO) test -race $(TESTFLAGS) ./...)
+
+.PHONY: demo
+demo: require-go ## Play what happens to a gated node (MUTATION=webhook for the other form)
+	@work=$$(mktemp -d) || exit 1; trap 'rm -rf "$$work"' EXIT; trap 'exit 130' HUP INT TERM; \
+	GOTMPDIR="$$work" $(GO) build -o bin/demo ./test/demo || exit 1; \
+	rm -rf "$$work"; exec bin/demo --mutation=$(MUTATION)
 
 .PHONY: conformance
 conformance: require-go ## Run the table of cases on a real API server, JUnit report in out/
