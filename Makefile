@@ -16,6 +16,7 @@ MODULES := . test/controlplane
 TESTFLAGS ?=
 BENCH ?= .
 BENCHTIME ?= 1000x
+RUNS ?= 20
 WRITES ?= 20000
 SEED ?= 1
 # What arms in admission in the demo: policy or webhook.
@@ -77,6 +78,11 @@ fuzz: require-go ## Send random writes to a real API server (WRITES=20000, SEED=
 bench: require-go ## Measure, as ratios within one run (BENCH=pattern, BENCHTIME=1000x)
 	@assets=$$($(ASSETS)) || exit 1; export KUBEBUILDER_ASSETS="$$assets"; \
 	$(GO) test ./test/bench -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -timeout 60m
+
+.PHONY: bench-life
+bench-life: require-go ## Measure what happens to a node, seconds a run (BENCH=pattern, RUNS=20)
+	@assets=$$($(ASSETS)) || exit 1; export KUBEBUILDER_ASSETS="$$assets"; \
+	$(GO) test ./test/bench/life -run '^$$' -bench '$(BENCH)' -benchtime $(RUNS)x -timeout 60m
 
 .PHONY: clean
 clean: ## Remove what was built in the tree (the cache outside it stays)
