@@ -17,7 +17,7 @@ func TestDocs_NamesExist(t *testing.T) {
 	}
 	sources := goFiles(t)
 	var named int
-	for _, line := range strings.Split(string(text), "\n") {
+	for line := range strings.Lines(string(text)) {
 		cells := strings.Split(line, "|")
 		if len(cells) < 4 {
 			continue

@@ -162,6 +162,24 @@ func (s *story) losesChain(ctx context.Context) error {
 func (s *story) isUntainted(ctx context.Context) error {
 	s.does("the agent is stopped")
 	s.node.StopAgent()
+	return s.untaint(ctx)
+}
+
+func (s *story) isUntaintedLate(ctx context.Context) error {
+	s.does("its last heartbeat said ready=true, and grows old")
+	began := time.Now()
+	_, seen, err := s.await(ctx, "armed, with a heartbeat that was good and has expired", func(node *corev1.Node) bool {
+		return s.gate.Armed(node) && gate.Judge(node, s.gate, gate.LatestStamp(node)) == gate.Expired
+	})
+	if err != nil {
+		return err
+	}
+	s.measured("waited until the heartbeat had expired", seen.At.Sub(began))
+	return s.untaint(ctx)
+}
+
+// untaint has a third party remove the taint, which must change nothing.
+func (s *story) untaint(ctx context.Context) error {
 	from := s.node.History.Len()
 	args := []string{"taint", "nodes", nodeName, s.gate.Taint.Key + "-"}
 	s.does("kubectl " + strings.Join(args, " "))

@@ -48,6 +48,7 @@ func (s *story) play(ctx context.Context) error {
 		{"A third party removes the taint while no agent runs: nothing changes", s.isUntainted},
 		{"The network is repaired and the agent is back: it opens the gate", s.isRepaired},
 		{"The agent crashes and does not come back: the guard arms after its grace", s.losesAgent},
+		{"A third party removes the taint under an old heartbeat: nothing changes", s.isUntaintedLate},
 		{"The agent is back and opens the gate", s.reopens},
 		{"A slow reboot, without guard: the control plane's own write that ends 'unreachable' arms", s.rebootsSlowly},
 		{"The agent finds the new boot and opens the gate", s.opensInNewBoot},

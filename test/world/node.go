@@ -71,7 +71,7 @@ func (w *World) newNode(o kubelet.Options) (*Node, error) {
 	if o.Config, err = w.cluster.Kubelet(n.Name); err != nil {
 		return nil, err
 	}
-	o.LeaseInterval, o.Ready = leaseInterval, n.podReady
+	o.LeaseInterval, o.StatusInterval, o.Ready = leaseInterval, statusInterval, n.podReady
 	if n.kubelet, err = kubelet.New(o); err != nil {
 		return nil, err
 	}

@@ -29,6 +29,8 @@ const (
 
 	// leaseInterval renews a kubelet's Lease well within a short grace.
 	leaseInterval = time.Second
+	// statusInterval is that of a kubelet on whose node something keeps changing.
+	statusInterval = 10 * time.Second
 
 	logFolder        = "log"
 	nodeFolder       = "nodes"
