@@ -96,15 +96,21 @@ func requirement(object string, r metav1.LabelSelectorRequirement) string {
 	return "false"
 }
 
+// username is the caller's. A request of a caller without a name lacks the field.
+const username = "request.userInfo.?username.orValue('')"
+
+// isUser tests whether a user of this name writes.
+func isUser(name string) string { return username + " == " + quote(name) }
+
 // kubelet tests whether a kubelet writes.
-const kubelet = "(request.userInfo.username.startsWith('" + gate.KubeletUserPrefix + "')" +
+const kubelet = "(" + username + ".startsWith('" + gate.KubeletUserPrefix + "')" +
 	" && '" + gate.KubeletGroup + "' in request.userInfo.?groups.orValue([]))"
 
 // byAgent tests whether the gate's agent writes, with a token bound to a pod on
 // this very node.
 func byAgent(g *gate.Gate) string {
 	return lines("&&",
-		"request.userInfo.username == "+quote(g.Agent.Username()),
+		isUser(g.Agent.Username()),
 		fmt.Sprintf("request.userInfo.?extra[?%s].orValue([]) == [request.name]", quote(gate.ExtraNodeName)),
 		fmt.Sprintf("request.userInfo.?extra[?%s].orValue([]).size() > 0", quote(gate.ExtraPodUID)))
 }

@@ -65,6 +65,29 @@ func TestPolicies_YearsBeyondJSON(t *testing.T) {
 	}
 }
 
+// TestPolicies_Nameless: a caller whose authenticator gave it no name is nobody
+// known, and raises no error. The request then has no field for the name at all.
+func TestPolicies_Nameless(t *testing.T) {
+	s := compile(t, cases.Config())
+	nobody := func(string, string) bool { return false }
+	for _, tc := range cases.Table() {
+		if tc.As != cases.Editor {
+			continue
+		}
+		node := cases.Blank("node-1", "0deb1067-949c-4b9d-8907-4eaeaea221b2", gen.Now)
+		if tc.Stored != nil {
+			tc.Stored(node, gen.Now)
+		}
+		w := tc.Write(node, node.Name, gen.Now)
+		w.User.Username = ""
+		for i := range s.cfg.Gates {
+			if diff := cmp.Diff(s.functions(i, w, nobody), s.policies(t, i, w, nobody), cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("%s, gate %q\n-functions +policies:\n%s", tc.ID, s.cfg.Gates[i].Name, diff)
+			}
+		}
+	}
+}
+
 func (s *suite) maps(on bool) {
 	for i := range s.cfg.Gates {
 		s.create[i].Maps, s.update[i].Maps, s.writers[i].Maps, s.final[i].Maps = on, on, on, on

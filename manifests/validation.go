@@ -20,7 +20,7 @@ func writersPolicy(cfg *gate.Configuration, i int) *admissionregistrationv1.Vali
 	policy.Spec.MatchConditions = []admissionregistrationv1.MatchCondition{{
 		Name: "concerns-the-gate",
 		Expression: lines("||",
-			"request.userInfo.username == "+quote(g.Agent.Username()),
+			isUser(g.Agent.Username()),
 			"(object != null && "+changes(g.HeartbeatAnnotation())+")",
 			"(object != null && "+changes(g.BypassAnnotation())+")"),
 	}}
@@ -63,7 +63,7 @@ func annotationRules(g *gate.Gate) []admissionregistrationv1.Validation {
 
 // confinement keeps the agent to its own Node and its gates.
 func confinement(cfg *gate.Configuration, g *gate.Gate) []admissionregistrationv1.Validation {
-	isAgent := "request.userInfo.username == " + quote(g.Agent.Username())
+	isAgent := isUser(g.Agent.Username())
 	if !g.Agent.Own() {
 		opens := fmt.Sprintf("%s.exists(t, %s) && !%s.exists(t, %s)", taints("oldObject"), isTaint(g), taints("object"), isTaint(g))
 		return []admissionregistrationv1.Validation{validation(g, gate.RuleOwnNode,

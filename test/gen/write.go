@@ -289,7 +289,7 @@ func contains(taints []corev1.Taint, taint corev1.Taint) bool {
 // User generates a caller: an agent, with one kind of token or another, a
 // kubelet, or anybody.
 func User(cfg *gate.Configuration) *rapid.Generator[authenticationv1.UserInfo] {
-	names := []string{"anybody", "system:node:" + nodeName}
+	names := []string{"anybody", "", "system:node:" + nodeName}
 	for i := range cfg.Gates {
 		names = append(names, cfg.Gates[i].Agent.Username(), cfg.Gates[i].Agent.Username())
 	}
