@@ -63,6 +63,8 @@ func ParseConfiguration(data []byte) (*Configuration, error) {
 // onlyDocument returns the one YAML document of the data. Further documents
 // would be ignored silently by the decoder, which nobody expects.
 func onlyDocument(data []byte) ([]byte, error) {
+	// The reader loses a last line without an end that fills its buffer.
+	data = append(bytes.Clone(data), '\n')
 	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
 	var only []byte
 	for count := 0; ; {
@@ -72,6 +74,9 @@ func onlyDocument(data []byte) ([]byte, error) {
 		}
 		if err != nil {
 			return nil, fmt.Errorf("reading YAML: %w", err)
+		}
+		if ended(document) {
+			return nil, errors.New(`more than one YAML document: there is text behind a line "..."`)
 		}
 		if empty(document) {
 			continue
@@ -86,4 +91,16 @@ func onlyDocument(data []byte) ([]byte, error) {
 func empty(document []byte) bool {
 	var content any
 	return yaml.Unmarshal(document, &content) == nil && content == nil
+}
+
+// ended reports whether a line "..." ends the document before its text does. The
+// decoder reads no further.
+func ended(document []byte) bool {
+	for line := range bytes.Lines(document) {
+		document = document[len(line):]
+		if rest, ok := bytes.CutPrefix(line, []byte("...")); ok && bytes.IndexAny(rest, " \t\r\n") == 0 {
+			return !empty(document)
+		}
+	}
+	return false
 }

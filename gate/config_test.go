@@ -101,6 +101,7 @@ func TestParseConfiguration_Faults(t *testing.T) {
 		"no YAML":          {"a: [", []string{"reading YAML"}},
 		"a list":           {"- a\n", []string{"decoding"}},
 		"two documents":    {header + "---\n" + header, []string{"more than one YAML document"}},
+		"an ended file":    {header + "...\nmode: paused\n", []string{"more than one YAML document"}},
 		"a doubled key":    {header + "mode: enforce\nmode: paused\n", []string{`"mode" already set in map`}},
 		"unknown fields":   {header + "gate: []\ngates: [{name: a, taint: {key: a/b, colour: red}}]\n", []string{`unknown field "gate"`, `unknown field "gates[0].taint.colour"`}},
 		"a wrong type":     {header + "gates: [{name: [a], taint: {key: a/b}}]\n", []string{"name"}},
@@ -135,6 +136,22 @@ func TestParseConfiguration_Faults(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestParseConfiguration_LastLine: the last line counts, however long it is and
+// whether or not it has an end.
+func TestParseConfiguration_LastLine(t *testing.T) {
+	header := "apiVersion: nodegate.io/v1alpha1\nkind: Configuration\n"
+	for length := 4090; length <= 4100; length++ {
+		last := "mode: paused #"
+		last += strings.Repeat("x", length-len(last))
+		for _, end := range []string{"", "\n", "\n...", "\n... # the end\n# of it\n"} {
+			cfg, err := gate.ParseConfiguration([]byte(header + last + end))
+			if err != nil || cfg.Mode != gate.ModePaused {
+				t.Errorf("last line of %d bytes, then %q: mode was lost, error %v", length, end, err)
+			}
+		}
 	}
 }
 
