@@ -32,13 +32,30 @@ func (c *Configuration) Validate() field.ErrorList {
 		faults = append(faults, field.NotSupported(field.NewPath("mode"), c.Mode, Modes()))
 	}
 	for i, prefix := range c.ToleratedPrefixes {
-		faults = append(faults, validatePrefix(prefix, field.NewPath("toleratedPrefixes").Index(i))...)
+		at := field.NewPath("toleratedPrefixes").Index(i)
+		faults = append(faults, validatePrefix(prefix, at)...)
+		faults = append(faults, c.validateReach(prefix, at)...)
 	}
 	gates := field.NewPath("gates")
 	for i := range c.Gates {
 		faults = append(faults, c.Gates[i].validate(gates.Index(i))...)
 	}
 	return append(faults, c.validateUnique(gates)...)
+}
+
+// validateReach: nodegate's own agent may change what has a tolerated prefix, and
+// must not take its Node out of a gate's reach by that.
+func (c *Configuration) validateReach(prefix string, path *field.Path) field.ErrorList {
+	var faults field.ErrorList
+	for i := range c.Gates {
+		for _, key := range selectorKeys(c.Gates[i].NodeSelector) {
+			if prefix != "" && strings.HasPrefix(key, prefix) {
+				faults = append(faults, field.Invalid(path, prefix,
+					fmt.Sprintf("must not be that of the label %s, by which gate %q selects Nodes", key, c.Gates[i].Name)))
+			}
+		}
+	}
+	return faults
 }
 
 // validateUnique: a taint or an annotation that two gates share would have them

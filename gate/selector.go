@@ -39,6 +39,22 @@ func (g *Gate) Governs(node *corev1.Node) bool {
 	return true
 }
 
+// selectorKeys are the labels that a selector asks for, in order.
+func selectorKeys(selector *metav1.LabelSelector) []string {
+	if selector == nil {
+		return nil
+	}
+	var keys []string
+	for key := range selector.MatchLabels {
+		keys = append(keys, key)
+	}
+	for _, r := range selector.MatchExpressions {
+		keys = append(keys, r.Key)
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
 // matches is total where the library's selectors return an error: an operator
 // that validation would have refused matches nothing.
 func matches(r metav1.LabelSelectorRequirement, labels map[string]string) bool {
