@@ -100,6 +100,9 @@ func enter(ctx context.Context, want setting) {
 	if want.tolerating {
 		cfg.ToleratedPrefixes = []string{cases.ToleratedPrefix}
 	}
+	if want.form == byWebhook && suite.webhook.server == nil {
+		pausePolicies(ctx)
+	}
 	objects, err := installed(cfg, want.form)
 	Expect(err).NotTo(HaveOccurred())
 	Expect(suite.cluster.Apply(ctx, objects)).To(Succeed())
@@ -110,6 +113,18 @@ func enter(ctx context.Context, want setting) {
 	}
 	Expect(active(ctx, suite.ids, cfg, want.form)).To(Succeed())
 	suite.entered = want
+}
+
+// pausePolicies waits until the mutation policies do nothing any more. Else they
+// would decide the webhook's first rows.
+func pausePolicies(ctx context.Context) {
+	GinkgoHelper()
+	cfg := cases.Config()
+	cfg.Mode = gate.ModePaused
+	objects, err := installed(cfg, byPolicy)
+	Expect(err).NotTo(HaveOccurred())
+	Expect(suite.cluster.Apply(ctx, objects)).To(Succeed())
+	Expect(suite.cluster.AwaitPolicies(ctx, cfg)).To(Succeed())
 }
 
 // installed are the policies of the configuration. Those of the default gate are
