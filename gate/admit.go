@@ -9,6 +9,7 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // Write is one write to a Node as admission sees it.
@@ -47,6 +48,9 @@ type Decision struct {
 	// Value is the taint's value: as stored where it is put back, else the
 	// gate's.
 	Value string
+	// TimeAdded is the taint's time, where it is put back and a time is known: the
+	// Node's [Gate.LatestTime].
+	TimeAdded *metav1.Time
 	// Cause says why, where Arm is set.
 	Cause Cause
 	// Verdict is the heartbeat's, on UPDATE of a governed Node.
@@ -58,7 +62,7 @@ type Decision struct {
 // the API server would drop a taint set through nodes/status.
 //
 // now is the judge's clock: the API server's corrected time where there is one,
-// else [LatestStamp] of the stored and the sent Node.
+// else the [Gate.LatestTime] of the stored and the sent Node.
 func (g *Gate) Admit(w Write, now time.Time) Decision {
 	switch {
 	case w.Subresource != "" || w.New == nil || !g.Governs(w.New):
@@ -102,13 +106,17 @@ func (g *Gate) decide(w Write, cause Cause, verdict Verdict) Decision {
 	if cause == "" || g.Armed(w.New) {
 		return Decision{Verdict: verdict}
 	}
-	value := g.Taint.Value
-	if w.Old != nil {
-		if stored, ok := g.find(w.Old.Spec.Taints); ok {
-			value = stored.Value
+	d := Decision{Arm: true, Value: g.Taint.Value, Cause: cause, Verdict: verdict}
+	if w.Old == nil {
+		return d
+	}
+	if stored, ok := g.find(w.Old.Spec.Taints); ok {
+		d.Value = stored.Value
+		if at := g.LatestTime(w.Old, w.New); validClock(at) {
+			d.TimeAdded = &metav1.Time{Time: at}
 		}
 	}
-	return Decision{Arm: true, Value: value, Cause: cause, Verdict: verdict}
+	return d
 }
 
 // FinalMessage is what the caller reads of a write that leaves the Node open
@@ -124,7 +132,7 @@ func (g *Gate) Apply(d Decision, taints []corev1.Taint) []corev1.Taint {
 	if !d.Arm {
 		return taints
 	}
-	return g.withTaintValue(taints, d.Value)
+	return g.with(taints, corev1.Taint{Key: g.Taint.Key, Value: d.Value, Effect: g.Taint.Effect, TimeAdded: d.TimeAdded})
 }
 
 // kubelet reports whether the write is a kubelet's own. NodeRestriction refuses

@@ -229,8 +229,11 @@ func (c *Configuration) tolerates(key string) bool {
 	})
 }
 
+// sameTaint compares the time only where it means something: where it evicts
+// pods. Other admission may note one on another gate's taint that it puts back.
 func sameTaint(a, b corev1.Taint) bool {
-	return a.Key == b.Key && a.Value == b.Value && a.Effect == b.Effect && a.TimeAdded.Equal(b.TimeAdded)
+	return a.Key == b.Key && a.Value == b.Value && a.Effect == b.Effect &&
+		(a.Effect != corev1.TaintEffectNoExecute || a.TimeAdded.Equal(b.TimeAdded))
 }
 
 // sameKeys reports whether two maps differ at most in keys that may change.

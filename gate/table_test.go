@@ -26,7 +26,7 @@ func TestTable(t *testing.T) {
 				tc.Stored(node, now)
 			}
 			w := tc.Write(node, node.Name, now)
-			got := run(cfg, &tc, w, gate.LatestStamp(w.Old, w.New))
+			got := run(cfg, &tc, w, cfg.Gates[0].LatestTime(w.Old, w.New))
 			if diff := cmp.Diff(want(&tc), got); diff != "" {
 				t.Errorf("%s\n-want +got:\n%s", tc.Must, diff)
 			}

@@ -19,7 +19,7 @@ func (g *Gate) Armed(node *corev1.Node) bool {
 // WithTaint returns the taints with the gate's taint at the end, or the same
 // slice if it is there already. The argument is never changed.
 func (g *Gate) WithTaint(taints []corev1.Taint) []corev1.Taint {
-	return g.withTaintValue(taints, g.Taint.Value)
+	return g.with(taints, corev1.Taint{Key: g.Taint.Key, Value: g.Taint.Value, Effect: g.Taint.Effect})
 }
 
 // WithoutTaint returns the taints without the gate's, every other taint
@@ -37,13 +37,14 @@ func (g *Gate) WithoutTaint(taints []corev1.Taint) []corev1.Taint {
 	return rest
 }
 
-func (g *Gate) withTaintValue(taints []corev1.Taint, value string) []corev1.Taint {
+// with adds the gate's taint as given.
+func (g *Gate) with(taints []corev1.Taint, taint corev1.Taint) []corev1.Taint {
 	if _, ok := g.find(taints); ok {
 		return taints
 	}
 	more := make([]corev1.Taint, 0, len(taints)+1)
 	more = append(more, taints...)
-	return append(more, corev1.Taint{Key: g.Taint.Key, Value: value, Effect: g.Taint.Effect})
+	return append(more, taint)
 }
 
 // find returns the gate's taint among the taints.

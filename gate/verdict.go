@@ -125,6 +125,23 @@ func validClock(t time.Time) bool {
 	return len(stamp) == len(MinTime) && MinTime <= stamp && stamp <= MaxTime
 }
 
+// LatestTime is what the policies take for now: the [LatestStamp] of the stored
+// and the sent Node, or, if that is later, the time of the gate's stored taint.
+// Stamps can be lost: a write that only removes is not stamped itself, and takes
+// away the stamp of whoever set what it removes. So admission notes the time on
+// the taint that it puts back, where it cannot be lost but with the taint. It is
+// no more trustworthy than a stamp.
+func (g *Gate) LatestTime(old, sent *corev1.Node) time.Time {
+	latest := LatestStamp(old, sent)
+	if old == nil {
+		return latest
+	}
+	if t, ok := g.find(old.Spec.Taints); ok && t.TimeAdded != nil && validClock(t.TimeAdded.Time) && t.TimeAdded.After(latest) {
+		latest = t.TimeAdded.UTC()
+	}
+	return latest
+}
+
 // LatestStamp is the latest time in the managedFields of the Nodes, the clock of
 // a judge that has none of its own. Stamps outside the years 2020 to 2099 are
 // ignored; without any the zero time is returned, which is no clock. It is not

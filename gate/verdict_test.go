@@ -48,7 +48,7 @@ func TestGenerator_Reaches(t *testing.T) {
 	generator := gen.Write(cfg)
 	for seed := range 20000 {
 		w := generator.Example(seed)
-		decision := cfg.Gates[0].Admit(w, gate.LatestStamp(w.Old, w.New))
+		decision := cfg.Gates[0].Admit(w, cfg.Gates[0].LatestTime(w.Old, w.New))
 		seen[string(decision.Verdict)], seen[string(decision.Cause)] = true, true
 		seen[string(cfg.Permit(0, w, func(string) bool { return seed%4 == 0 }))] = true
 	}

@@ -134,8 +134,13 @@ func stamps(objects ...string) string {
 	for i, object := range objects {
 		entries[i] = object + ".metadata.?managedFields.orValue([])"
 	}
-	return fmt.Sprintf("(%s)\n.filter(m, m.?time.orValue(null) != null && m.time.size() == %d && m.time >= %s && m.time <= %s)\n.map(m, string(m.time))",
-		strings.Join(entries, " + "), len(gate.MinTime), quote(gate.MinTime), quote(gate.MaxTime))
+	return times("("+strings.Join(entries, " + ")+")", "time")
+}
+
+// times lists the usable times in a field of the elements of a list.
+func times(list, field string) string {
+	return fmt.Sprintf("%s\n.filter(m, m.?%s.orValue(null) != null && m.%s.size() == %d && m.%s >= %s && m.%s <= %s)\n.map(m, string(m.%s))",
+		list, field, field, len(gate.MinTime), field, quote(gate.MinTime), field, quote(gate.MaxTime), field)
 }
 
 // latest is the last of the stamps, or empty.

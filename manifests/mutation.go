@@ -16,7 +16,7 @@ func createPolicy(g *gate.Gate) *admissionregistrationv1.MutatingAdmissionPolicy
 	policy := mutatingPolicy(g, "create", admissionregistrationv1.Create)
 	policy.Spec.MatchConstraints.ObjectSelector = g.NodeSelector.DeepCopy()
 	policy.Spec.Variables = []admissionregistrationv1.Variable{armedVariable(g)}
-	policy.Spec.Mutations = addTaint(g, "!variables.armed", quote(g.Taint.Value))
+	policy.Spec.Mutations = addTaint(g, "!variables.armed", "value: "+quote(g.Taint.Value))
 	return policy
 }
 
@@ -32,7 +32,9 @@ func updatePolicy(g *gate.Gate) *admissionregistrationv1.MutatingAdmissionPolicy
 	}
 	policy.Spec.Variables = judgement(g)
 	policy.Spec.Mutations = addTaint(g, "!variables.armed && variables.cause != ''",
-		fmt.Sprintf("(variables.stored.size() > 0 ? variables.stored[0].?value.orValue('') : %s)", quote(g.Taint.Value)))
+		fmt.Sprintf("value: (variables.stored.size() > 0 ? variables.stored[0].?value.orValue('') : %s), "+
+			"?timeAdded: (variables.stored.size() > 0 && variables.clock != '' ? optional.of(variables.clock) : optional.none())",
+			quote(g.Taint.Value)))
 	return policy
 }
 
@@ -51,9 +53,9 @@ func mutatingPolicy(g *gate.Gate, name string, operation admissionregistrationv1
 
 // addTaint is the one mutation there is. The API server builds typed objects
 // only from a literal in the mutation itself, not from a variable.
-func addTaint(g *gate.Gate, condition, value string) []admissionregistrationv1.Mutation {
-	taint := fmt.Sprintf("Object.spec.taints{key: %s, value: %s, effect: %s}",
-		quote(g.Taint.Key), value, quote(string(g.Taint.Effect)))
+func addTaint(g *gate.Gate, condition, fields string) []admissionregistrationv1.Mutation {
+	taint := fmt.Sprintf("Object.spec.taints{key: %s, %s, effect: %s}",
+		quote(g.Taint.Key), fields, quote(string(g.Taint.Effect)))
 	expression := fmt.Sprintf(`%s
 ? (has(object.spec.taints)
   ? [JSONPatch{op: 'add', path: '/spec/taints/-', value: %s}]
@@ -86,7 +88,7 @@ func judgement(g *gate.Gate) []admissionregistrationv1.Variable {
 		{Name: "adopted", Expression: lines("||",
 			"variables.present", annotation("oldObject", heartbeat)+".hasValue()",
 			annotation("object", bypass)+".hasValue()", annotation("oldObject", bypass)+".hasValue()")},
-		{Name: "stamps", Expression: stamps("oldObject", "object")},
+		{Name: "stamps", Expression: stamps("oldObject", "object") + "\n+ " + times("variables.stored", "timeAdded")},
 		{Name: "clock", Expression: latest},
 		{Name: "bypassed", Expression: "variables.clock != '' && " + wellFormed("variables.bypass", gate.BypassExpression) +
 			" && variables.bypass.substring(6, 26) > variables.clock"},

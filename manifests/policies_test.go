@@ -160,7 +160,7 @@ func (s *suite) functions(i int, w gate.Write, authorized policyeval.Authorizer)
 	g := &s.cfg.Gates[i]
 	var d decision
 	if w.Subresource == "" && w.New != nil {
-		admitted := g.Admit(w, gate.LatestStamp(w.Old, w.New))
+		admitted := g.Admit(w, g.LatestTime(w.Old, w.New))
 		d.Verdict = string(admitted.Verdict)
 		w.New = w.New.DeepCopy()
 		w.New.Spec.Taints = g.Apply(admitted, w.New.Spec.Taints)

@@ -102,7 +102,9 @@ func sameSpec(gates []*gate.Gate) string {
 		ours = append(ours, "("+isTaint(g)+")")
 		values = append(values, ownTaintValue(g))
 	}
-	foreign := ".filter(t, !(" + strings.Join(ours, " || ") + "))"
+	// The time counts only where it evicts pods.
+	foreign := ".filter(t, !(" + strings.Join(ours, " || ") + "))" +
+		".map(t, [string(t.key), string(t.?value.orValue('')), string(t.effect), t.effect != 'NoExecute' || t.?timeAdded.orValue(null) == null ? '' : string(t.timeAdded)])"
 	parts := append(values,
 		taints("object")+foreign+" == "+taints("oldObject")+foreign,
 		sameEntries("dyn(object.spec)", "dyn(oldObject.spec)", "k == 'taints'"))

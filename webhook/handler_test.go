@@ -114,7 +114,9 @@ func expect(t fataler, cfg *gate.Configuration, w gate.Write, at time.Time) []by
 	sent := unknownFields(t, w.New)
 	var added []any
 	for i := range cfg.Gates {
-		for _, taint := range cfg.Gates[i].Apply(cfg.Gates[i].Admit(w, at), nil) {
+		decision := cfg.Gates[i].Admit(w, at)
+		decision.TimeAdded = nil // it reads no times and has a clock instead
+		for _, taint := range cfg.Gates[i].Apply(decision, nil) {
 			content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&taint)
 			if err != nil {
 				t.Fatalf("encoding taint: %v", err)
@@ -166,7 +168,7 @@ func TestHandler_Table(t *testing.T) {
 				tc.Stored(node, now)
 			}
 			w := tc.Write(node, node.Name, now)
-			clock := gate.LatestStamp(w.Old, w.New)
+			clock := cfg.Gates[0].LatestTime(w.Old, w.New)
 			answer, got := ask(t, newHandler(cfg, clock), w)
 			if !answer.Allowed {
 				t.Fatalf("refused: %v", answer.Result)

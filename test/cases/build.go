@@ -112,6 +112,15 @@ func add(taints ...corev1.Taint) Edit {
 // armed adds the default gate's taint.
 func armed(n *corev1.Node, _ time.Time) { n.Spec.Taints = append(n.Spec.Taints, gateTaint()) }
 
+// armedAt adds it with a time this long after now.
+func armedAt(d time.Duration) Edit {
+	return func(n *corev1.Node, now time.Time) {
+		taint := gateTaint()
+		taint.TimeAdded = &metav1.Time{Time: now.Add(d)}
+		add(taint)(n, now)
+	}
+}
+
 // storageArmed adds the storage gate's taint.
 func storageArmed(n *corev1.Node, _ time.Time) { n.Spec.Taints = append(n.Spec.Taints, storageTaint()) }
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nodegate/nodegate/gate"
 )
@@ -109,6 +110,10 @@ func removal() []Case {
 		{ID: "remove-old-object-by-administrator", Must: "An old object with an old boot id MUST be judged by the stored boot id.",
 			As: Administrator, Verb: Put, Stored: stale, Sent: edits(opened, boot(OtherBoot), beat(inBoot(OtherBoot))),
 			Want: Armed, Verdict: gate.OtherBoot},
+		{ID: "remove-known-to-be-later", Must: "The time at which the taint was put back MUST count, where the stamps are older.",
+			As: Editor, Verb: Strategic, Stored: edits(beat(), armedAt(ttl)), Sent: opened, Want: Armed, Clocked: Untouched, Verdict: gate.Expired},
+		{ID: "remove-known-to-be-earlier", Must: "The time at which the taint was put back MUST NOT count, where the stamps are newer.",
+			As: Editor, Verb: Strategic, Stored: edits(beat(), armedAt(-time.Hour)), Sent: opened, Want: Untouched, Verdict: gate.Fresh},
 		{ID: "remove-put-without-uid", Must: "A replacement without a UID MUST be judged by the stored UID.",
 			As: Editor, Verb: Put, Stored: stale, Sent: edits(opened, noUID), Want: Armed, Verdict: gate.Expired},
 		{ID: "remove-with-boot-id", Must: "A patch of the boot id together with the taint MUST be judged by the stored boot id.",
@@ -473,7 +478,7 @@ func bypassWriters() []Case {
 func confinement() []Case {
 	denied := func(id, must string, rule gate.Rule, sent Edit) Case {
 		return Case{ID: id, Must: must, As: Agent, Verb: JSON, Want: Denied, Rule: rule, Verdict: gate.Fresh,
-			Stored: edits(foreign("example.com/a"), label("example.com/pool", "green"), annotate("example.com/note", "x"), beat()), Sent: sent}
+			Stored: edits(foreign("example.com/a"), taint("example.com/evict", "", corev1.TaintEffectNoExecute), label("example.com/pool", "green"), annotate("example.com/note", "x"), beat()), Sent: sent}
 	}
 	return []Case{
 		denied("agent-label", "The agent MUST NOT set a label.", gate.RuleOwnMetadata, label("example.com/new", "x")),
@@ -486,6 +491,8 @@ func confinement() []Case {
 		denied("agent-foreign-taint-removed", "The agent MUST NOT remove a foreign taint.", gate.RuleOwnSpec, noTaints),
 		denied("agent-foreign-taint-changed", "The agent MUST NOT change a foreign taint.", gate.RuleOwnSpec,
 			func(n *corev1.Node, _ time.Time) { n.Spec.Taints[0].Value = "x" }),
+		denied("agent-foreign-taint-time", "The agent MUST NOT change since when a foreign taint evicts pods.", gate.RuleOwnSpec,
+			func(n *corev1.Node, now time.Time) { n.Spec.Taints[1].TimeAdded = &metav1.Time{Time: now} }),
 		denied("agent-unschedulable", "The agent MUST NOT cordon its Node.", gate.RuleOwnSpec, unschedulable),
 		denied("agent-provider-id", "The agent MUST NOT set the provider id.", gate.RuleOwnSpec, providerID("example://1")),
 		denied("agent-taint-value", "The agent MUST NOT set the gate's taint with a value of its own.", gate.RuleOwnSpec,

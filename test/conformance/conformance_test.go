@@ -18,6 +18,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -194,6 +195,35 @@ func rows(form form) {
 		})
 	}
 
+	It("remove-again: The taint MUST be put back as often as it is removed, though the first removal takes its setter's stamp away.", func(ctx context.Context) {
+		enter(ctx, setting{form: form, mode: gate.ModeEnforce})
+		nodes := suite.admin.CoreV1().Nodes()
+		node := store(ctx, row("remove-strategic"))
+		heartbeat, err := gate.ParseHeartbeat(node.Annotations[gate.HeartbeatPrefix+gate.DefaultName])
+		Expect(err).NotTo(HaveOccurred())
+		now := time.Now().UTC().Truncate(time.Second)
+		suite.webhook.clock.SetTime(now)
+		owner := func(manager, fields string, at time.Time) metav1.ManagedFieldsEntry {
+			return metav1.ManagedFieldsEntry{Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1",
+				Time: &metav1.Time{Time: at}, FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(fields)}
+		}
+		node.ManagedFields = []metav1.ManagedFieldsEntry{
+			owner("agent", `{"f:metadata":{"f:annotations":{".":{}}}}`, heartbeat.Time),
+			owner("armer", `{"f:spec":{"f:taints":{}}}`, now),
+		}
+		node, err = nodes.Update(ctx, node, metav1.UpdateOptions{})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(gate.LatestStamp(node)).To(Equal(now))
+		editor, err := suite.ids.client(ctx, cases.Editor, node.Name)
+		Expect(err).NotTo(HaveOccurred())
+		for range 3 {
+			node, err = editor.CoreV1().Nodes().Patch(ctx, node.Name, types.StrategicMergePatchType, []byte(`{"spec":{"taints":null}}`), metav1.PatchOptions{})
+			Expect(err).NotTo(HaveOccurred())
+			Expect(cases.Config().Gates[0].Armed(node)).To(BeTrue())
+			Expect(gate.LatestStamp(node)).To(Equal(heartbeat.Time), "the armer's stamp is gone")
+		}
+	})
+
 	It("foreign-last-word: Where other admission has the last word, the final object MUST be reported, or refused.", func(ctx context.Context) {
 		enter(ctx, setting{form: form, mode: gate.ModeEnforce})
 		warnings := &warningRecorder{}
@@ -219,6 +249,18 @@ func rows(form form) {
 		Expect(warnings.texts).To(ContainElement(ContainSubstring("was taken away by other admission")))
 		Expect(err).To(MatchError(And(ContainSubstring("'final.storage.nodegate.io'"), ContainSubstring("denied request"))))
 	})
+}
+
+// row is the row of this id.
+func row(id string) *cases.Case {
+	GinkgoHelper()
+	for _, tc := range cases.Table() {
+		if tc.ID == id {
+			return &tc
+		}
+	}
+	Fail("there is no row " + id)
+	return nil
 }
 
 // runRow stores what the row stores, sends what it sends, and looks at what came

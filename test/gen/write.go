@@ -268,6 +268,12 @@ func Taints(cfg *gate.Configuration, from []corev1.Taint) *rapid.Generator[[]cor
 				Value:  rapid.SampledFrom([]string{"", "", "startup", "mine"}).Draw(t, "value"),
 				Effect: rapid.SampledFrom(effects).Draw(t, "effect"),
 			}
+			if rapid.IntRange(0, 3).Draw(t, "timed") == 0 {
+				taint.TimeAdded = &metav1.Time{Time: rapid.SampledFrom([]time.Time{
+					Now, Now.Add(time.Minute), Now.Add(-time.Hour), time.Date(2019, 12, 31, 23, 59, 59, 0, time.UTC),
+					time.Date(2099, 12, 31, 23, 59, 59, 0, time.UTC), time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC),
+				}).Draw(t, "time added")}
+			}
 			if !contains(taints, taint) {
 				taints = append(taints, taint)
 			}
