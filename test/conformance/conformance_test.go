@@ -50,21 +50,6 @@ var suite struct {
 	predating map[string][]*corev1.Node
 }
 
-// setting is what the installed admission depends on.
-type setting struct {
-	form       form
-	mode       gate.Mode
-	tolerating bool
-}
-
-// form is that of the mutation.
-type form string
-
-const (
-	byPolicy  form = "policy"
-	byWebhook form = "webhook"
-)
-
 var _ = BeforeSuite(func(ctx context.Context) {
 	c, err := cluster.Start()
 	Expect(err).NotTo(HaveOccurred())
