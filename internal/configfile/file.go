@@ -1,9 +1,7 @@
 // Package configfile follows the configuration file while a program runs.
 //
-// A ConfigMap's mount replaces its files by swapping a link, at a time of the
-// kubelet's choosing; the file is read again whenever its directory changes, and
-// now and then in any case. A file that cannot be read or is wrong is reported
-// once and changes nothing: the last good configuration stays in force.
+// A file that cannot be read or is wrong is reported once and changes nothing: the
+// last good configuration stays in force.
 package configfile
 
 import (
@@ -16,13 +14,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
-
 	"github.com/nodegate/nodegate/gate"
+	"github.com/nodegate/nodegate/internal/follow"
 )
-
-// pollInterval bounds how long a change goes unnoticed that no event announced.
-const pollInterval = 10 * time.Second
 
 // File is a configuration file and what was last read from it.
 type File struct {
@@ -41,7 +35,7 @@ type File struct {
 // the default configuration, which never changes. onChange is called, from
 // [File.Start], after another configuration has come into force.
 func Open(path string, log *slog.Logger, onChange func(before, after *gate.Configuration)) (*File, error) {
-	f := &File{path: path, log: log, onChange: onChange, interval: pollInterval}
+	f := &File{path: path, log: log, onChange: onChange, interval: follow.Interval}
 	if path == "" {
 		f.current.Store(gate.Default())
 		return f, nil
@@ -71,34 +65,8 @@ func (f *File) Start(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
-	watcher, stop := f.watch()
-	defer stop()
-	ticker := time.NewTicker(f.interval)
-	defer ticker.Stop()
-	for {
-		f.read()
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		case <-watcher.Events:
-		case err := <-watcher.Errors:
-			f.log.Warn("An event of the configuration was missed", "path", f.path, "error", err)
-		}
-	}
-}
-
-// watch announces changes in the file's directory. Without it polling is left.
-func (f *File) watch() (watcher *fsnotify.Watcher, stop func()) {
-	watcher, err := fsnotify.NewWatcher()
-	if err != nil {
-		f.log.Warn("Configuration is polled only", "path", f.path, "error", err)
-		return &fsnotify.Watcher{}, func() {}
-	}
-	if err := watcher.Add(filepath.Dir(f.path)); err != nil {
-		f.log.Warn("Configuration is polled only", "path", f.path, "error", err)
-	}
-	return watcher, func() { _ = watcher.Close() }
+	follow.Directory(ctx, f.log, filepath.Dir(f.path), f.interval, f.read)
+	return nil
 }
 
 func (f *File) read() {
