@@ -1,15 +1,17 @@
 package certs
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
-	"errors"
 	"fmt"
+	"log/slog"
+	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
-	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
+	"github.com/nodegate/nodegate/internal/follow"
 )
 
 // Names of the files, as Secrets of type kubernetes.io/tls have them.
@@ -18,48 +20,78 @@ const (
 	KeyFile  = "tls.key"
 )
 
-// Files serves the pair in a directory. It is a manager's runnable that needs no
-// leader election.
+// Files serves the pair in a directory. Whatever cannot be read or does not fit
+// together is reported once and changes nothing: the last good pair is served.
 type Files struct {
-	watcher *certwatcher.CertWatcher
+	dir      string
+	log      *slog.Logger
+	interval time.Duration
+
+	pair atomic.Pointer[tls.Certificate]
+	// read is what the pair was made of, fault what was last reported.
+	read  [2][]byte
+	fault string
 }
 
-// NewFiles reads the pair, which must be there and fit together.
-func NewFiles(dir string) (*Files, error) {
-	watcher, err := certwatcher.New(filepath.Join(dir, CertFile), filepath.Join(dir, KeyFile))
-	if err != nil {
-		return nil, fmt.Errorf("reading serving certificate in %q: %w", dir, err)
-	}
-	return &Files{watcher: watcher}, nil
+var _ Source = (*Files)(nil)
+
+// NewFiles reads the pair, if it is there already.
+func NewFiles(dir string, log *slog.Logger) *Files {
+	f := &Files{dir: dir, log: log, interval: follow.Interval}
+	f.look()
+	return f
 }
 
 // Start follows the files until the context ends.
-func (f *Files) Start(ctx context.Context) error { return f.watcher.Start(ctx) }
-
-// NeedLeaderElection implements the manager's LeaderElectionRunnable.
-func (f *Files) NeedLeaderElection() bool { return false }
-
-// GetCertificate returns the last good pair.
-func (f *Files) GetCertificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
-	return f.watcher.GetCertificate(hello)
+func (f *Files) Start(ctx context.Context) error {
+	follow.Directory(ctx, f.log, f.dir, f.interval, f.look)
+	return nil
 }
 
-// Healthy says what is wrong with the pair that is served: no caller would
-// accept one that is not valid now.
-func (f *Files) Healthy(now time.Time) error {
-	pair, err := f.watcher.GetCertificate(nil)
+// GetCertificate returns the last good pair.
+func (f *Files) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	if pair := f.pair.Load(); pair != nil {
+		return pair, nil
+	}
+	return nil, errNone
+}
+
+// Healthy implements [Source].
+func (f *Files) Healthy(now time.Time) error { return healthy(f.pair.Load(), now) }
+
+func (f *Files) look() {
+	read, err := f.readFiles()
 	if err != nil {
-		return err
+		f.report(err)
+		return
 	}
-	if pair == nil || len(pair.Certificate) == 0 {
-		return errors.New("there is no serving certificate")
+	if bytes.Equal(read[0], f.read[0]) && bytes.Equal(read[1], f.read[1]) {
+		f.fault = ""
+		return
 	}
-	leaf, err := x509.ParseCertificate(pair.Certificate[0])
+	pair, err := tls.X509KeyPair(read[0], read[1])
 	if err != nil {
-		return fmt.Errorf("reading serving certificate: %w", err)
+		f.report(err)
+		return
 	}
-	if now.Before(leaf.NotBefore) || now.After(leaf.NotAfter) {
-		return fmt.Errorf("serving certificate is valid from %s to %s only", leaf.NotBefore, leaf.NotAfter)
+	f.read, f.fault = read, ""
+	f.pair.Store(&pair)
+	f.log.Info("Serving certificate changed", "directory", f.dir, "serial", serial(pair.Leaf), "notAfter", pair.Leaf.NotAfter)
+}
+
+func (f *Files) readFiles() (read [2][]byte, err error) {
+	for i, name := range []string{CertFile, KeyFile} {
+		if read[i], err = os.ReadFile(filepath.Join(f.dir, name)); err != nil {
+			return read, fmt.Errorf("reading serving certificate: %w", err)
+		}
 	}
-	return nil
+	return read, nil
+}
+
+// report says what is wrong, once.
+func (f *Files) report(err error) {
+	if fault := err.Error(); fault != f.fault {
+		f.fault = fault
+		f.log.Error("Serving certificate is not used, the last good one stays", "directory", f.dir, "error", err)
+	}
 }

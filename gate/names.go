@@ -42,6 +42,12 @@ const (
 	// at WebhookPath.
 	ControllerService = "nodegate-controller"
 	WebhookPath       = "/mutate-node"
+	// WebhookRegistration is the name of the MutatingWebhookConfiguration, and of
+	// the one webhook in it. The controller MAY write its caBundle and nothing else.
+	WebhookRegistration = "mutate-node." + Group
+	// WebhookSecret holds the authority and the certificate that the controller
+	// makes for the webhook. Others MUST NOT read it.
+	WebhookSecret = "nodegate-webhook"
 	// AgentAccount is the service account of nodegate's own agent. Admission
 	// confines it to its own Node and its gates.
 	AgentAccount = "nodegate-agent"

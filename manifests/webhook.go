@@ -13,9 +13,6 @@ import (
 
 //go:generate go test -run TestWebhook_Golden . -update
 
-// WebhookName is the name of the registration and of its one webhook.
-const WebhookName = "mutate-node." + gate.Group
-
 // webhookTimeout is short: every write to a governed Node whose result is open
 // waits for it when the webhook does not answer.
 const webhookTimeout = 2
@@ -36,7 +33,7 @@ func Webhook(cfg *gate.Configuration, client *admissionregistrationv1.WebhookCli
 		}}
 	}
 	hook := admissionregistrationv1.MutatingWebhook{
-		Name:                    WebhookName,
+		Name:                    gate.WebhookRegistration,
 		ClientConfig:            *client,
 		Rules:                   []admissionregistrationv1.RuleWithOperations{webhookRule()},
 		FailurePolicy:           new(admissionregistrationv1.Ignore),
@@ -54,7 +51,7 @@ func Webhook(cfg *gate.Configuration, client *admissionregistrationv1.WebhookCli
 			APIVersion: admissionregistrationv1.SchemeGroupVersion.String(), Kind: "MutatingWebhookConfiguration",
 		},
 		ObjectMeta: metav1.ObjectMeta{
-			Name: WebhookName,
+			Name: gate.WebhookRegistration,
 			Labels: map[string]string{
 				"app.kubernetes.io/name":    "nodegate",
 				"app.kubernetes.io/part-of": "nodegate",

@@ -1,23 +1,32 @@
 package webhook
 
 import (
+	"context"
 	"crypto/tls"
 	"fmt"
 	"net"
 	"strconv"
 
+	"golang.org/x/sync/errgroup"
 	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
 
+	"github.com/nodegate/nodegate/certs"
 	"github.com/nodegate/nodegate/gate"
 )
 
-// GetCertificate returns the serving certificate of the moment.
-type GetCertificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+// Server serves the mutation over HTTPS. It is a manager's runnable that needs no
+// leader election, starts before caches are filled, and when it is stopped answers
+// what it was asked before.
+type Server struct {
+	ctrlwebhook.Server
+	source certs.Source
+}
 
-// NewServer serves the handler over HTTPS at an address, as host:port. It is a
-// manager's runnable that needs no leader election; when it is stopped it
-// answers what it was asked before.
-func NewServer(address string, certificate GetCertificate, handler *Handler) (ctrlwebhook.Server, error) {
+var _ ctrlwebhook.Server = (*Server)(nil)
+
+// NewServer serves the handler at an address, as host:port, with the source's
+// certificate.
+func NewServer(address string, source certs.Source, handler *Handler) (*Server, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return nil, fmt.Errorf("reading webhook address: %w", err)
@@ -30,9 +39,19 @@ func NewServer(address string, certificate GetCertificate, handler *Handler) (ct
 		Host: host,
 		Port: int(number),
 		TLSOpts: []func(*tls.Config){func(config *tls.Config) {
-			config.GetCertificate = certificate
+			config.GetCertificate = source.GetCertificate
+			// API servers speak 1.3; what stands between may not.
+			config.MinVersion = tls.VersionTLS12
 		}},
 	})
 	server.Register(gate.WebhookPath, &ctrlwebhook.Admission{Handler: handler})
-	return server, nil
+	return &Server{Server: server, source: source}, nil
+}
+
+// Start runs the source and serves until the context ends or either fails.
+func (s *Server) Start(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return s.source.Start(ctx) })
+	group.Go(func() error { return s.Server.Start(ctx) })
+	return group.Wait()
 }

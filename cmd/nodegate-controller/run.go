@@ -161,24 +161,20 @@ func (p *program) addWebhook(context.Context) error {
 	if !p.Webhook {
 		return nil
 	}
-	files, err := certs.NewFiles(p.WebhookCertDir)
-	if err != nil {
-		return err
-	}
+	source := certs.NewFiles(p.WebhookCertDir, p.log)
 	metrics := webhook.NewMetrics()
 	if err := metrics.Register(ctrlmetrics.Registry); err != nil {
 		return fmt.Errorf("registering the webhook's metrics: %w", err)
 	}
-	server, err := webhook.NewServer(p.WebhookAddress, files.GetCertificate,
+	server, err := webhook.NewServer(p.WebhookAddress, source,
 		&webhook.Handler{Configuration: p.file.Current, Clock: p.clock, Metrics: metrics})
 	if err != nil {
 		return err
 	}
 	return errors.Join(
-		p.mgr.Add(files),
 		p.mgr.Add(server),
 		p.mgr.AddReadyzCheck("webhook", server.StartedChecker()),
-		p.mgr.AddReadyzCheck("certificate", func(*http.Request) error { return files.Healthy(time.Now()) }),
+		p.mgr.AddReadyzCheck("certificate", func(*http.Request) error { return source.Healthy(p.clock.Now()) }),
 	)
 }
 

@@ -4,7 +4,6 @@ package webhookserver
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -96,16 +95,15 @@ func (s *Server) serve(ctx context.Context, handler *webhook.Handler) (*admissio
 	if err != nil {
 		return nil, err
 	}
-	certificate, err := tls.X509KeyPair(pair.Certificate, pair.Key)
+	source, err := pair.Source()
 	if err != nil {
-		return nil, fmt.Errorf("reading pair: %w", err)
+		return nil, err
 	}
 	address, err := freeAddress()
 	if err != nil {
 		return nil, err
 	}
-	server, err := webhook.NewServer(address,
-		func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &certificate, nil }, handler)
+	server, err := webhook.NewServer(address, source, handler)
 	if err != nil {
 		return nil, err
 	}
