@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -29,6 +30,7 @@ import (
 
 	"github.com/nodegate/nodegate/certs"
 	"github.com/nodegate/nodegate/gate"
+	"github.com/nodegate/nodegate/manifests"
 	"github.com/nodegate/nodegate/test/cluster"
 )
 
@@ -91,11 +93,15 @@ func (e *environment) grant(t *testing.T) {
 	namespaced := metav1.ObjectMeta{Name: gate.ControllerAccount, Namespace: gate.Namespace}
 	e.create(t, &rbacv1.ClusterRole{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "list", "watch", "patch"}},
+		{APIGroups: []string{"admissionregistration.k8s.io"}, Resources: []string{"mutatingwebhookconfigurations"}, Verbs: []string{"get", "update"},
+			ResourceNames: []string{gate.WebhookRegistration}},
 	}})
 	e.create(t, &rbacv1.Role{ObjectMeta: namespaced, Rules: []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"list", "watch"}},
 		{APIGroups: []string{"apps"}, Resources: []string{"daemonsets"}, Verbs: []string{"list", "watch"}},
 		{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"get"}, ResourceNames: []string{gate.ConfigMapName}},
+		{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"create"}},
+		{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"get", "update"}, ResourceNames: []string{gate.WebhookSecret}},
 		{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"create"}},
 		{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"get", "update"}, ResourceNames: []string{leaseName}},
 		{APIGroups: []string{"", "events.k8s.io"}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
@@ -268,6 +274,8 @@ func TestController(t *testing.T) {
 	t.Run("two replicas", e.twoReplicas)
 	t.Run("mode", e.mode)
 	t.Run("webhook", e.webhook)
+	t.Run("self-managed certificate", e.selfManaged)
+	t.Run("certificate of files", e.files)
 }
 
 func (e *environment) twoReplicas(t *testing.T) {
@@ -352,21 +360,19 @@ func (e *environment) mode(t *testing.T) {
 	}
 }
 
-func (e *environment) webhook(t *testing.T) {
-	dir := t.TempDir()
-	pair, err := certs.SelfSigned(time.Now(), "127.0.0.1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := pair.Write(dir); err != nil {
-		t.Fatal(err)
-	}
-	r := e.start(t, "--webhook", "--webhook-cert-dir", dir)
+// review asks for a Node to be created.
+const review = `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","operation":"CREATE",
+	"resource":{"version":"v1","resource":"nodes"},"object":{"metadata":{"labels":{"kubernetes.io/os":"linux"}},"spec":{}}}}`
+
+// ask calls a replica's webhook as an API server that trusts a bundle and calls
+// it by a name, and returns the certificate that was shown.
+func (r *replica) ask(t *testing.T, bundle []byte, name string) *x509.Certificate {
+	t.Helper()
 	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(pair.CA)
-	caller := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}, Timeout: patience}
-	review := `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","operation":"CREATE",
-		"resource":{"version":"v1","resource":"nodes"},"object":{"metadata":{"labels":{"kubernetes.io/os":"linux"}},"spec":{}}}}`
+	roots.AppendCertsFromPEM(bundle)
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: name}}
+	defer transport.CloseIdleConnections()
+	caller := http.Client{Transport: transport, Timeout: patience}
 	answer, err := caller.Post(fmt.Sprintf("https://%s%s", r.webhook, gate.WebhookPath), "application/json", strings.NewReader(review))
 	if err != nil {
 		t.Fatal(err)
@@ -376,11 +382,107 @@ func (e *environment) webhook(t *testing.T) {
 	if err != nil || !strings.Contains(string(body), `"patchType":"JSONPatch"`) {
 		t.Errorf("answer %s (%v), want a patch", body, err)
 	}
+	return answer.TLS.PeerCertificates[0]
+}
+
+func newPair(t *testing.T, now time.Time) certs.Pair {
+	t.Helper()
+	pair, err := certs.SelfSigned(now, "127.0.0.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pair
+}
+
+func (e *environment) webhook(t *testing.T) {
+	dir := t.TempDir()
+	pair := newPair(t, time.Now())
+	if err := pair.Write(dir); err != nil {
+		t.Fatal(err)
+	}
+	r := e.start(t, "--webhook", "--webhook-cert-source", "files", "--webhook-cert-dir", dir)
+	r.ask(t, pair.CA, "127.0.0.1")
 	if code, body := get(t.Context(), "http://"+r.health+"/healthz"); code != http.StatusOK {
 		t.Errorf("/healthz answers %d %s", code, body)
 	}
 	_, metrics := get(t.Context(), "http://"+r.metrics+"/metrics")
 	if want := `nodegate_webhook_decisions_total{cause="Created",gate="agent",verdict="None"} 1`; !strings.Contains(metrics, want) {
 		t.Errorf("metrics lack %s", want)
+	}
+}
+
+// selfManaged: every replica serves the one certificate, leading or not, and the
+// registration trusts it.
+func (e *environment) selfManaged(t *testing.T) {
+	registration, err := manifests.Webhook(gate.Default(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.create(t, registration)
+	t.Cleanup(func() {
+		if err := e.admin.Delete(context.WithoutCancel(t.Context()), registration); err != nil {
+			t.Errorf("cleaning up: %v", err)
+		}
+	})
+	replicas := []*replica{e.start(t, "--webhook"), e.start(t, "--webhook")}
+	var secret corev1.Secret
+	if err := e.admin.Get(t.Context(), client.ObjectKey{Namespace: gate.Namespace, Name: gate.WebhookSecret}, &secret); err != nil {
+		t.Fatal(err)
+	}
+	var stored admissionregistrationv1.MutatingWebhookConfiguration
+	if err := e.admin.Get(t.Context(), client.ObjectKeyFromObject(registration), &stored); err != nil {
+		t.Fatal(err)
+	}
+	bundle := stored.Webhooks[0].ClientConfig.CABundle
+	if len(bundle) == 0 || string(bundle) != string(secret.Data["ca.crt"]) {
+		t.Errorf("the registration trusts %q, the Secret holds %q", bundle, secret.Data["ca.crt"])
+	}
+	name := gate.ControllerService + "." + gate.Namespace + ".svc"
+	if first, second := replicas[0].ask(t, bundle, name), replicas[1].ask(t, bundle, name); !first.Equal(second) {
+		t.Errorf("the replicas serve %x and %x", first.SerialNumber, second.SerialNumber)
+	}
+	for _, r := range replicas {
+		r.expectNoSecrets(t, secret.Data["ca.key"], secret.Data[certs.KeyFile])
+	}
+}
+
+// files: the certificate expires, and nothing is restarted for it.
+func (e *environment) files(t *testing.T) {
+	dir := t.TempDir()
+	good, expired := newPair(t, time.Now()), newPair(t, time.Now().AddDate(-2, 0, 0))
+	if err := good.Write(dir); err != nil {
+		t.Fatal(err)
+	}
+	r := e.start(t, "--webhook", "--webhook-cert-source", "files", "--webhook-cert-dir", dir)
+	ready := func(want int) func(context.Context) bool {
+		return func(ctx context.Context) bool {
+			code, body := get(ctx, "http://"+r.health+"/readyz")
+			return code == want && (want == http.StatusOK || strings.Contains(body, "[-]certificate failed"))
+		}
+	}
+	if err := expired.Write(dir); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the replica not to be ready", ready(http.StatusInternalServerError))
+	if code, body := get(t.Context(), "http://"+r.health+"/healthz"); code != http.StatusOK {
+		t.Errorf("/healthz answers %d %s", code, body)
+	}
+	e.expectGuarded(t, "while-expired")
+	if err := good.Write(dir); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the replica to be ready again", ready(http.StatusOK))
+	r.expectNoSecrets(t, good.Key, expired.Key)
+}
+
+// expectNoSecrets looks for the lines of keys in the log.
+func (r *replica) expectNoSecrets(t *testing.T, keys ...[]byte) {
+	t.Helper()
+	for _, key := range keys {
+		for line := range strings.Lines(string(key)) {
+			if told := strings.TrimSpace(line); strings.Contains(r.log.String(), told) {
+				t.Errorf("the log tells a key:\n%s", r.log)
+			}
+		}
 	}
 }

@@ -53,11 +53,30 @@ func TestOptions_Validate(t *testing.T) {
 		t.Fatal("nothing is refused")
 	}
 	for _, flag := range []string{
-		"--namespace", "--webhook-address", "--webhook-cert-dir", "--health-address", "--metrics-address", "--log-format", "--log-level",
+		"--namespace", "--webhook-address", "--webhook-cert-source", "--health-address", "--metrics-address", "--log-format", "--log-level",
 	} {
 		if !strings.Contains(err.Error(), flag) {
 			t.Errorf("the error does not name %s:\n%v", flag, err)
 		}
+	}
+}
+
+func TestOptions_ValidateCertificate(t *testing.T) {
+	for name, tc := range map[string]struct{ source, dir, want string }{
+		"self-managed":                  {sourceSelfManaged, "", ""},
+		"self-managed with a directory": {sourceSelfManaged, "/certs", "did you mean files?"},
+		"files":                         {sourceFiles, "/certs", ""},
+		"files without a directory":     {sourceFiles, "", "--webhook-cert-dir is empty"},
+		"cert-manager":                  {"cert-manager", "/certs", "neither self-managed nor files"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := NewOptions()
+			o.Webhook, o.WebhookCertSource, o.WebhookCertDir = true, tc.source, tc.dir
+			err := o.Validate()
+			if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("error %v, want %q", err, tc.want)
+			}
+		})
 	}
 }
 

@@ -18,17 +18,18 @@ import (
 // Options are what the command can be told. What the gates are stands in the
 // configuration; flags are wiring.
 type Options struct {
-	Config         string
-	Kubeconfig     string
-	Namespace      string
-	LeaderElect    bool
-	Webhook        bool
-	WebhookAddress string
-	WebhookCertDir string
-	HealthAddress  string
-	MetricsAddress string
-	LogFormat      string
-	LogLevel       string
+	Config            string
+	Kubeconfig        string
+	Namespace         string
+	LeaderElect       bool
+	Webhook           bool
+	WebhookAddress    string
+	WebhookCertSource string
+	WebhookCertDir    string
+	HealthAddress     string
+	MetricsAddress    string
+	LogFormat         string
+	LogLevel          string
 }
 
 // Formats of the log.
@@ -37,21 +38,27 @@ const (
 	formatJSON = "json"
 )
 
+// Sources of the webhook's certificate.
+const (
+	sourceSelfManaged = "self-managed"
+	sourceFiles       = "files"
+)
+
 // off is the address of an endpoint that is not served.
 const off = "0"
 
 // NewOptions returns the defaults.
 func NewOptions() *Options {
 	return &Options{
-		Config:         "/etc/nodegate/" + gate.ConfigMapKey,
-		Namespace:      gate.Namespace,
-		LeaderElect:    true,
-		WebhookAddress: ":9443",
-		WebhookCertDir: "/etc/nodegate/certs",
-		HealthAddress:  ":8081",
-		MetricsAddress: ":8080",
-		LogFormat:      formatText,
-		LogLevel:       "info",
+		Config:            "/etc/nodegate/" + gate.ConfigMapKey,
+		Namespace:         gate.Namespace,
+		LeaderElect:       true,
+		WebhookAddress:    ":9443",
+		WebhookCertSource: sourceSelfManaged,
+		HealthAddress:     ":8081",
+		MetricsAddress:    ":8080",
+		LogFormat:         formatText,
+		LogLevel:          "info",
 	}
 }
 
@@ -64,7 +71,9 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&o.LeaderElect, "leader-elect", o.LeaderElect, "guard only while holding the Lease; needed if there are several replicas")
 	flags.BoolVar(&o.Webhook, "webhook", o.Webhook, "serve the mutation over HTTPS")
 	flags.StringVar(&o.WebhookAddress, "webhook-address", o.WebhookAddress, "`address` of the webhook")
-	flags.StringVar(&o.WebhookCertDir, "webhook-cert-dir", o.WebhookCertDir, "`directory` with tls.crt and tls.key, read again when they change")
+	flags.StringVar(&o.WebhookCertSource, "webhook-cert-source", o.WebhookCertSource,
+		"`source` of the webhook's certificate: self-managed (made, renewed and registered here) or files (renewed by others, such as cert-manager)")
+	flags.StringVar(&o.WebhookCertDir, "webhook-cert-dir", o.WebhookCertDir, "`directory` with tls.crt and tls.key for the source files, read again when they change")
 	flags.StringVar(&o.HealthAddress, "health-address", o.HealthAddress, "`address` of /healthz and /readyz; 0 serves neither")
 	flags.StringVar(&o.MetricsAddress, "metrics-address", o.MetricsAddress, "`address` of /metrics; 0 does not serve it")
 	flags.StringVar(&o.LogFormat, "log-format", o.LogFormat, "`format` of the log: text or json")
@@ -78,10 +87,7 @@ func (o *Options) Validate() error {
 		faults = append(faults, fmt.Errorf("--namespace is %q: %s", o.Namespace, message))
 	}
 	if o.Webhook {
-		faults = append(faults, validateAddress("--webhook-address", o.WebhookAddress))
-		if o.WebhookCertDir == "" {
-			faults = append(faults, errors.New("--webhook-cert-dir is empty"))
-		}
+		faults = append(faults, validateAddress("--webhook-address", o.WebhookAddress), o.validateCertificate())
 	}
 	for flag, address := range map[string]string{"--health-address": o.HealthAddress, "--metrics-address": o.MetricsAddress} {
 		if address != off {
@@ -95,6 +101,23 @@ func (o *Options) Validate() error {
 		faults = append(faults, err)
 	}
 	return errors.Join(faults...)
+}
+
+func (o *Options) validateCertificate() error {
+	switch o.WebhookCertSource {
+	case sourceSelfManaged:
+		if o.WebhookCertDir != "" {
+			return fmt.Errorf("--webhook-cert-dir is %q, but --webhook-cert-source is %s, which reads no files; did you mean %s?",
+				o.WebhookCertDir, sourceSelfManaged, sourceFiles)
+		}
+	case sourceFiles:
+		if o.WebhookCertDir == "" {
+			return fmt.Errorf("--webhook-cert-dir is empty: --webhook-cert-source=%s needs it", sourceFiles)
+		}
+	default:
+		return fmt.Errorf("--webhook-cert-source is %q, neither %s nor %s", o.WebhookCertSource, sourceSelfManaged, sourceFiles)
+	}
+	return nil
 }
 
 func validateAddress(flag, address string) error {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
@@ -161,7 +162,10 @@ func (p *program) addWebhook(context.Context) error {
 	if !p.Webhook {
 		return nil
 	}
-	source := certs.NewFiles(p.WebhookCertDir, p.log)
+	source, err := p.certificates()
+	if err != nil {
+		return err
+	}
 	metrics := webhook.NewMetrics()
 	if err := metrics.Register(ctrlmetrics.Registry); err != nil {
 		return fmt.Errorf("registering the webhook's metrics: %w", err)
@@ -176,6 +180,28 @@ func (p *program) addWebhook(context.Context) error {
 		p.mgr.AddReadyzCheck("webhook", server.StartedChecker()),
 		p.mgr.AddReadyzCheck("certificate", func(*http.Request) error { return source.Healthy(p.clock.Now()) }),
 	)
+}
+
+// certificates is the source that was asked for. The self-managed one reads past
+// the manager's cache, which would have to see every Secret.
+func (p *program) certificates() (certs.Source, error) {
+	if p.WebhookCertSource == sourceFiles {
+		return certs.NewFiles(p.WebhookCertDir, p.log), nil
+	}
+	direct, err := client.New(p.mgr.GetConfig(), client.Options{
+		HTTPClient: p.mgr.GetHTTPClient(), Scheme: p.mgr.GetScheme(), Mapper: p.mgr.GetRESTMapper(),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("creating client for the serving certificate: %w", err)
+	}
+	return &certs.SelfManaged{
+		Client:       direct,
+		Secret:       client.ObjectKey{Namespace: p.Namespace, Name: gate.WebhookSecret},
+		Registration: gate.WebhookRegistration,
+		Names:        []string{gate.ControllerService + "." + p.Namespace + ".svc"},
+		Clock:        p.clock,
+		Log:          p.log,
+	}, nil
 }
 
 func (p *program) addHealth(context.Context) error {
