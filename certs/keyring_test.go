@@ -1,6 +1,7 @@
 package certs
 
 import (
+	"crypto"
 	"crypto/tls"
 	"crypto/x509"
 	"maps"
@@ -145,6 +146,36 @@ func TestRenew_ForgetsWhatHasExpired(t *testing.T) {
 	}
 	if trusted, shown := len(after.authority.Certificate), len(after.serving.Certificate); trusted != 1 || shown != 1 {
 		t.Errorf("%d authorities are trusted and %d certificates shown, want one each", trusted, shown)
+	}
+}
+
+// TestAuthority_RenewedWithItsKey is what cert-manager does with an authority whose
+// key is never rotated: either certificate of it accepts what the other has signed.
+func TestAuthority_RenewedWithItsKey(t *testing.T) {
+	now := start.Add(40 * day)
+	before, err := newAuthority(start)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template, _, err := prepare(authorityName, now, authorityValidity)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template.IsCA, template.BasicConstraintsValid = true, true
+	after, err := sign(template, template, before.PrivateKey.(crypto.Signer), before.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for signer, authority := range map[string]*tls.Certificate{"before": before, "after": after} {
+		serving, err := issue(authority, now, names)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for trust, trusted := range map[string]*tls.Certificate{"before": before, "after": after} {
+			if err := accepted(serving, encodeCertificates(trusted.Certificate), now); err != nil {
+				t.Errorf("signed %s, trusted %s: %v", signer, trust, err)
+			}
+		}
 	}
 }
 

@@ -16,26 +16,33 @@ import (
 
 // TestWebhook_Golden: what is committed is what is rendered for the default gate.
 func TestWebhook_Golden(t *testing.T) {
-	const file = "webhook/default.yaml"
-	object, err := manifests.Webhook(gate.Default(), nil)
+	registration, err := manifests.Webhook(gate.Default(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := manifests.YAML([]*unstructured.Unstructured{object})
+	withCertManager, err := manifests.WebhookWithCertManager(gate.Default())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if *update {
-		if err := os.WriteFile(file, got, 0o644); err != nil {
+	for file, objects := range map[string][]*unstructured.Unstructured{
+		"webhook/default.yaml": {registration}, "webhook/cert-manager.yaml": withCertManager,
+	} {
+		got, err := manifests.YAML(objects)
+		if err != nil {
 			t.Fatal(err)
 		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("run make update\n-committed +rendered:\n%s", diff)
+		if *update {
+			if err := os.WriteFile(file, got, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(string(want), string(got)); diff != "" {
+			t.Errorf("run make update\n-committed +rendered:\n%s", diff)
+		}
 	}
 }
 
