@@ -11,7 +11,8 @@
 //   - agent: runs on every node, checks, writes the heartbeat, opens.
 //   - guard: arms what no write arms. Leader-elected.
 //   - webhook: the mutation over HTTPS, for clusters without the policy.
-//   - certs: the webhook's serving certificates.
+//   - certs: the webhook's serving certificates: made and renewed here, or read
+//     from files.
 //   - cmd: the programs.
 //
 // test/controlplane builds the API server, etcd and their companions from their
