@@ -45,7 +45,7 @@ func TestAdmission_ByPolicy(t *testing.T) {
 	if err := f.cluster.InstallPolicies(t.Context(), f.cfg); err != nil {
 		t.Fatal(err)
 	}
-	f.run(t, func(w *gate.Write) time.Time { return gate.LatestStamp(w.Old, w.New) })
+	f.run(t, func(g *gate.Gate, w *gate.Write) time.Time { return g.LatestTime(w.Old, w.New) })
 }
 
 func TestAdmission_ByWebhook(t *testing.T) {
@@ -57,8 +57,8 @@ func TestAdmission_ByWebhook(t *testing.T) {
 	if err := f.cluster.Apply(t.Context(), policies); err != nil {
 		t.Fatal(err)
 	}
-	clock := clocktesting.NewFakePassiveClock(gen.Now)
-	server, err := webhookserver.Start(t.Context(), func() *gate.Configuration { return f.cfg }, f.cluster.Admin, clock)
+	frozen := clocktesting.NewFakePassiveClock(gen.Now)
+	server, err := webhookserver.Start(t.Context(), func() *gate.Configuration { return f.cfg }, f.cluster.Admin, frozen)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func TestAdmission_ByWebhook(t *testing.T) {
 	if err := f.cluster.AwaitPolicies(t.Context(), f.cfg); err != nil {
 		t.Fatal(err)
 	}
-	f.run(t, func(*gate.Write) time.Time { return gen.Now })
+	f.run(t, func(*gate.Gate, *gate.Write) time.Time { return gen.Now })
 }
 
 // fuzzer sends writes and compares.
@@ -141,11 +141,17 @@ func (f *fuzzer) grant(t *testing.T) {
 	}
 }
 
+// clock is the judge's for a gate and a write.
+type clock func(*gate.Gate, *gate.Write) time.Time
+
 // run sends the stream; now is the judge's clock for a write as admission saw it.
-func (f *fuzzer) run(t *testing.T, now func(*gate.Write) time.Time) {
+func (f *fuzzer) run(t *testing.T, now clock) {
 	generator := gen.Write(f.cfg)
 	for i := range *writes {
 		w := generator.Example(*seed + i)
+		if w.User.Username == "" {
+			w.User.Username = "nameless" // nobody without a name can be impersonated
+		}
 		w.User.Groups = append(slices.Clone(w.User.Groups), [][]string{
 			{"system:authenticated"}, {administrators}, {administrators, bypassers},
 		}[i%3]...)
@@ -166,7 +172,7 @@ func (f *fuzzer) run(t *testing.T, now func(*gate.Write) time.Time) {
 }
 
 // try sends one write and returns what is wrong with what became of it.
-func (f *fuzzer) try(t *testing.T, w gate.Write, now func(*gate.Write) time.Time) string {
+func (f *fuzzer) try(t *testing.T, w gate.Write, now clock) string {
 	t.Helper()
 	client := f.client(t, w.User)
 	err := f.send(t, client, w)
@@ -220,7 +226,7 @@ func (f *fuzzer) send(t *testing.T, client kubernetes.Interface, w gate.Write) e
 
 // compareTaints holds what the mutation made of the Node against the functions.
 // It leaves in saw the Node with the taints that were sent.
-func (f *fuzzer) compareTaints(w gate.Write, saw *gate.Write, now func(*gate.Write) time.Time) (armed bool, problem string) {
+func (f *fuzzer) compareTaints(w gate.Write, saw *gate.Write, now clock) (armed bool, problem string) {
 	mutated := saw.New.Spec.Taints
 	if saw.Subresource == "" {
 		saw.New.Spec.Taints = w.New.Spec.Taints
@@ -228,7 +234,7 @@ func (f *fuzzer) compareTaints(w gate.Write, saw *gate.Write, now func(*gate.Wri
 	want := saw.New.DeepCopy()
 	for i := range f.cfg.Gates {
 		g := &f.cfg.Gates[i]
-		decision := g.Admit(*saw, now(saw))
+		decision := g.Admit(*saw, now(g, saw))
 		want.Spec.Taints = g.Apply(decision, want.Spec.Taints)
 		armed = armed || decision.Arm
 	}
@@ -278,7 +284,7 @@ func (f *fuzzer) compareAnswer(w gate.Write, saw *gate.Write, armed bool, err er
 // finallyRefused: the policy on the final object has no clock but the stamps, and
 // may refuse what the webhook, which has one, has let pass.
 func (f *fuzzer) finallyRefused(g *gate.Gate, saw *gate.Write) bool {
-	return g.FinalObject == gate.FinalObjectDeny && g.Admit(*saw, gate.LatestStamp(saw.Old, saw.New)).Arm
+	return g.FinalObject == gate.FinalObjectDeny && g.Admit(*saw, g.LatestTime(saw.Old, saw.New)).Arm
 }
 
 // restore does what the API server does between mutation and validation: an update
