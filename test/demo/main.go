@@ -46,7 +46,7 @@ func run() int {
 	flag.Parse()
 	form := world.Mutation(*mutation)
 	if flag.NArg() > 0 || form != world.Policy && form != world.Webhook {
-		flag.Usage()
+		fmt.Fprintf(os.Stderr, "demo: MUTATION is %q, and must be %s or %s\n", *mutation, world.Policy, world.Webhook)
 		return exitUsage
 	}
 	ctrl.SetLogger(logr.Discard()) // envtest's

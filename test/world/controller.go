@@ -72,7 +72,8 @@ func (w *World) serveWebhook(c *controller) error {
 	if c.webhook, err = freeAddress(); err != nil {
 		return err
 	}
-	c.args = append(c.args, "--webhook", "--webhook-address="+c.webhook, "--webhook-cert-dir="+dir)
+	c.args = append(c.args, "--webhook", "--webhook-address="+c.webhook,
+		"--webhook-cert-source=files", "--webhook-cert-dir="+dir)
 	return nil
 }
 
@@ -83,7 +84,7 @@ func (w *World) runController(ctx context.Context) error {
 	if c.program, err = w.start(gate.ControllerAccount, filepath.Join(w.options.Programs, "nodegate-controller"), c.args...); err != nil {
 		return err
 	}
-	if err := cluster.Await(ctx, func(ctx context.Context) (bool, error) { return ready(ctx, c.health) }); err != nil {
+	if err := c.program.await(ctx, func(ctx context.Context) (bool, error) { return ready(ctx, c.health) }); err != nil {
 		return fmt.Errorf("waiting for nodegate-controller to be ready: %w", err)
 	}
 	return nil

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/nodegate/nodegate/test/cluster"
 )
 
 // endTimeout is how long a program may take to end after it was asked to.
@@ -43,6 +45,28 @@ func (w *World) start(name, path string, args ...string) (*program, error) {
 		_ = p.log.Close()
 	}()
 	return p, nil
+}
+
+// await waits for a condition, and not beyond the program's end, of which it
+// returns the log's last lines.
+func (p *program) await(ctx context.Context, condition func(context.Context) (bool, error)) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-p.ended:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	err := cluster.Await(ctx, condition)
+	select {
+	case <-p.ended:
+		said, readErr := os.ReadFile(p.log.Name())
+		return errors.Join(fmt.Errorf("it has ended; its last words:\n%s", tail(string(said))), readErr)
+	default:
+		return err
+	}
 }
 
 // stop asks the program to end, and kills it if it does not. A program that does
