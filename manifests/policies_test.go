@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/nodegate/nodegate/gate"
 	"github.com/nodegate/nodegate/manifests"
@@ -21,13 +22,18 @@ var update = flag.Bool("update", false, "write the golden files")
 // TestPolicies_Golden: what is committed is what is rendered for the default
 // gate.
 func TestPolicies_Golden(t *testing.T) {
-	files := map[string]manifests.MutationVersion{
-		"policy/default.yaml":         manifests.MutationV1,
-		"policy/default-v1beta1.yaml": manifests.MutationV1beta1,
+	all := func(version manifests.MutationVersion) func() ([]*unstructured.Unstructured, error) {
+		return func() ([]*unstructured.Unstructured, error) { return manifests.Policies(gate.Default(), version) }
 	}
-	for file, version := range files {
+	files := map[string]func() ([]*unstructured.Unstructured, error){
+		"policy/default.yaml":         all(manifests.MutationV1),
+		"policy/default-v1beta1.yaml": all(manifests.MutationV1beta1),
+		// For clusters in which the webhook mutates.
+		"policy/validation.yaml": func() ([]*unstructured.Unstructured, error) { return manifests.ValidationPolicies(gate.Default()) },
+	}
+	for file, render := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {
-			objects, err := manifests.Policies(gate.Default(), version)
+			objects, err := render()
 			if err != nil {
 				t.Fatal(err)
 			}
