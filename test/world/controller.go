@@ -84,7 +84,7 @@ func (w *World) runController(ctx context.Context) error {
 	if c.program, err = w.start(gate.ControllerAccount, filepath.Join(w.options.Programs, "nodegate-controller"), c.args...); err != nil {
 		return err
 	}
-	if err := c.program.await(ctx, func(ctx context.Context) (bool, error) { return ready(ctx, c.health) }); err != nil {
+	if err := c.await(ctx, func(ctx context.Context) (bool, error) { return ready(ctx, c.health) }); err != nil {
 		return fmt.Errorf("waiting for nodegate-controller to be ready: %w", err)
 	}
 	return nil
