@@ -195,7 +195,9 @@ func (a *Agent) Start(ctx context.Context) error {
 			group.Go(func() { p.run(ctx) })
 		}
 	}
-	group.Go(func() { a.own.watch(ctx, a.rest, a.name) })
+	// Not waited for: while the API server refuses connections, client-go's
+	// reflector (0.37) sleeps up to half a minute and hears of no context.
+	go a.own.watch(ctx, a.rest, a.name)
 	group.Go(func() { a.run(ctx) })
 	group.Wait()
 	a.log.Info("Agent stopped", "node", a.name)
