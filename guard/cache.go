@@ -77,7 +77,9 @@ func trimPod(object any) (any, error) {
 	trimmed.Spec.NodeName = pod.Spec.NodeName
 	for _, condition := range pod.Status.Conditions {
 		if condition.Type == corev1.PodReady {
-			trimmed.Status.Conditions = []corev1.PodCondition{{Type: condition.Type, Status: condition.Status}}
+			trimmed.Status.Conditions = []corev1.PodCondition{{
+				Type: condition.Type, Status: condition.Status, LastTransitionTime: condition.LastTransitionTime,
+			}}
 		}
 	}
 	return trimmed, nil

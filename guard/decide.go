@@ -180,6 +180,35 @@ func (in input) agentMissing() bool {
 	return in.agentBelongs()
 }
 
+// lostSince is when a pod that was there at a time has stopped being Ready after
+// it, or zero.
+func (in input) lostSince(since time.Time) time.Time {
+	var latest time.Time
+	for i := range in.pods {
+		if !in.pods[i].CreationTimestamp.After(since) {
+			latest = later(latest, notReadySince(&in.pods[i]))
+		}
+	}
+	return latest
+}
+
+// notReadySince is when a pod stopped being Ready, or zero.
+func notReadySince(pod *corev1.Pod) time.Time {
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodReady && condition.Status != corev1.ConditionTrue {
+			return condition.LastTransitionTime.Time
+		}
+	}
+	return time.Time{}
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
 // answered reports whether this trouble was acted on before and the agent, or in
 // its absence whoever opens Nodes where there are no heartbeats, has opened the
 // Node since. Arming it again would be a fight that nobody wins.

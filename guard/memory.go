@@ -40,7 +40,7 @@ type remembered struct {
 // look notes whether the node's agent is missing now and returns what is
 // remembered.
 func (m *memory) look(in input) trouble {
-	missing := in.agentMissing()
+	missing, lost := in.agentMissing(), in.lostSince
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	t := m.of(in.node, in.gate)
@@ -49,6 +49,11 @@ func (m *memory) look(in input) trouble {
 		t.missingSince = time.Time{}
 	case t.missingSince.IsZero():
 		t.missingSince = in.now
+	default:
+		// A pod that was Ready in between, too briefly to be seen so.
+		if at := lost(t.missingSince); at.After(t.missingSince) {
+			t.missingSince = at
+		}
 	}
 	return *t
 }

@@ -56,7 +56,8 @@ func nodeChanged() predicate.Predicate {
 // podChanged passes updates of where a pod is and whether it is Ready.
 func podChanged() predicate.Predicate {
 	return onUpdate(func(before, after *corev1.Pod) bool {
-		return before.Spec.NodeName != after.Spec.NodeName || podReady(before) != podReady(after)
+		return before.Spec.NodeName != after.Spec.NodeName || podReady(before) != podReady(after) ||
+			!notReadySince(before).Equal(notReadySince(after))
 	})
 }
 
