@@ -53,8 +53,10 @@ type fleet struct {
 	*environment
 	clock    *clocktesting.FakePassiveClock
 	replicas []*certs.SelfManaged
-	// held looks and writes fail, as if the API server were away for them.
-	held atomic.Value
+	// held calls fail, as if the API server were away for them. A call is under way
+	// as long as it is locked for reading.
+	held    string
+	calling sync.RWMutex
 
 	calls, handshakes atomic.Int64
 	shown             sync.Map // serial numbers
@@ -64,7 +66,7 @@ type fleet struct {
 // What can be held back.
 const (
 	holdNothing      = ""
-	holdSecret       = "reading the Secret"
+	holdSecret       = "reading and writing the Secret"
 	holdRegistration = "writing the registration"
 )
 
@@ -75,7 +77,6 @@ func (e *environment) newFleet(t *testing.T) *fleet {
 	ctrl.SetLogger(logr.Discard())
 	now := time.Now()
 	f := &fleet{environment: e, clock: clocktesting.NewFakePassiveClock(now.Add(beginning))}
-	f.held.Store(holdNothing)
 	e.clean(t)
 	e.register(t, "https://"+f.serve(t))
 	c := interceptor.NewClient(e.client(t), interceptor.Funcs{Get: f.get, Update: f.update})
@@ -89,17 +90,33 @@ func (e *environment) newFleet(t *testing.T) *fleet {
 }
 
 func (f *fleet) get(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, o ...client.GetOption) error {
-	if _, ok := object.(*corev1.Secret); ok && f.held.Load() == holdSecret {
+	f.calling.RLock()
+	defer f.calling.RUnlock()
+	if isSecret(object) && f.held == holdSecret {
 		return errHeld
 	}
 	return c.Get(ctx, key, object, o...)
 }
 
 func (f *fleet) update(ctx context.Context, c client.WithWatch, object client.Object, o ...client.UpdateOption) error {
-	if _, ok := object.(*corev1.Secret); !ok && f.held.Load() == holdRegistration {
+	f.calling.RLock()
+	defer f.calling.RUnlock()
+	if isSecret(object) && f.held == holdSecret || !isSecret(object) && f.held == holdRegistration {
 		return errHeld
 	}
 	return c.Update(ctx, object, o...)
+}
+
+func isSecret(object client.Object) bool {
+	_, ok := object.(*corev1.Secret)
+	return ok
+}
+
+// hold returns when no call is under way that would not have been held back.
+func (f *fleet) hold(what string) {
+	f.calling.Lock()
+	defer f.calling.Unlock()
+	f.held = what
 }
 
 // step sets the clock by which certificates are made and renewed.
@@ -260,7 +277,7 @@ func (e *environment) renewals(t *testing.T) {
 func (e *environment) authority(t *testing.T, held string) {
 	f := e.newFleet(t)
 	before, bundle := serial(f.replicas[0]), f.bundle(t)
-	f.held.Store(held)
+	f.hold(held)
 	f.step(authorityIsDue)
 	if held == holdSecret {
 		// A further replica is not held back, and serves nobody.
@@ -279,7 +296,7 @@ func (e *environment) authority(t *testing.T, held string) {
 			t.Error("the registration was written")
 		}
 	}
-	f.held.Store(holdNothing)
+	f.hold(holdNothing)
 	f.awaitAgreement(t, before)
 	f.awaitBundle(t)
 	f.awaitCalls(t)
