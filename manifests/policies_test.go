@@ -1,8 +1,6 @@
 package manifests_test
 
 import (
-	"flag"
-	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -14,10 +12,9 @@ import (
 	"github.com/nodegate/nodegate/gate"
 	"github.com/nodegate/nodegate/manifests"
 	"github.com/nodegate/nodegate/test/cases"
+	"github.com/nodegate/nodegate/test/golden"
 	"github.com/nodegate/nodegate/test/policyeval"
 )
-
-var update = flag.Bool("update", false, "write the golden files")
 
 // TestPolicies_Golden: what is committed is what is rendered for the default
 // gate.
@@ -41,18 +38,7 @@ func TestPolicies_Golden(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if *update {
-				if err := os.WriteFile(file, got, 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), string(got)); diff != "" {
-				t.Errorf("run make update\n-committed +rendered:\n%s", diff)
-			}
+			golden.Expect(t, file, got)
 		})
 	}
 }

@@ -1,10 +1,8 @@
 package manifests_test
 
 import (
-	"os"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -12,6 +10,7 @@ import (
 	"github.com/nodegate/nodegate/gate"
 	"github.com/nodegate/nodegate/manifests"
 	"github.com/nodegate/nodegate/test/cases"
+	"github.com/nodegate/nodegate/test/golden"
 )
 
 // TestWebhook_Golden: what is committed is what is rendered for the default gate.
@@ -31,18 +30,7 @@ func TestWebhook_Golden(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if *update {
-			if err := os.WriteFile(file, got, 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(string(want), string(got)); diff != "" {
-			t.Errorf("run make update\n-committed +rendered:\n%s", diff)
-		}
+		golden.Expect(t, file, got)
 	}
 }
 

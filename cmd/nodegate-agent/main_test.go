@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -19,7 +18,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -27,9 +25,8 @@ import (
 
 	"github.com/nodegate/nodegate/gate"
 	"github.com/nodegate/nodegate/test/cluster"
+	"github.com/nodegate/nodegate/test/golden"
 )
-
-var update = flag.Bool("update", false, "write the golden files")
 
 func noEnvironment(string) string { return "" }
 
@@ -50,19 +47,7 @@ func TestHelp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const golden = "testdata/help.txt"
-	if *update {
-		if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("help changed; go test ./cmd/nodegate-agent -update writes %s (-want +got):\n%s", golden, diff)
-	}
+	golden.Expect(t, "testdata/help.txt", []byte(got))
 }
 
 const serving = `

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/nodegate/nodegate/agent"
+	"github.com/nodegate/nodegate/internal/options"
 )
 
 const (
@@ -50,7 +51,7 @@ func serve(ctx context.Context, log *slog.Logger, run func(context.Context) erro
 	defer cancel()
 	parts := []func(context.Context) error{run}
 	for _, s := range servers {
-		if s.address == off {
+		if s.address == options.Off {
 			continue
 		}
 		listener, err := net.Listen("tcp", s.address)

@@ -2,18 +2,16 @@ package main
 
 import (
 	"bytes"
-	"flag"
 	"io"
-	"os"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodegate/nodegate/gate"
+	"github.com/nodegate/nodegate/internal/options"
+	"github.com/nodegate/nodegate/test/golden"
 )
-
-var update = flag.Bool("update", false, "write the golden files")
 
 func TestHelp(t *testing.T) {
 	var got bytes.Buffer
@@ -23,30 +21,21 @@ func TestHelp(t *testing.T) {
 	if err := command.ExecuteContext(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	const golden = "testdata/help.txt"
-	if *update {
-		if err := os.WriteFile(golden, got.Bytes(), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got.String()); diff != "" {
-		t.Errorf("run make update\n-committed +printed:\n%s", diff)
-	}
+	golden.Expect(t, "testdata/help.txt", got.Bytes())
 }
 
 func TestOptions_Validate(t *testing.T) {
 	if err := NewOptions().Validate(); err != nil {
 		t.Errorf("the defaults are refused: %v", err)
 	}
-	if err := (&Options{Namespace: "a", HealthAddress: off, MetricsAddress: off, LogFormat: formatJSON, LogLevel: "debug"}).Validate(); err != nil {
+	silent := NewOptions()
+	silent.Common = options.Common{HealthAddress: options.Off, MetricsAddress: options.Off, LogFormat: "json", LogLevel: "debug"}
+	if err := silent.Validate(); err != nil {
 		t.Errorf("without endpoints: %v", err)
 	}
 	wrong := &Options{
-		Namespace: "A/b", Webhook: true, WebhookAddress: "9443", HealthAddress: "", MetricsAddress: "x", LogFormat: "yaml", LogLevel: "loud",
+		Namespace: "A/b", WebhookAddress: "9443",
+		Common: options.Common{HealthAddress: "", MetricsAddress: "x", LogFormat: "yaml", LogLevel: "loud"},
 	}
 	err := wrong.Validate()
 	if err == nil {

@@ -11,9 +11,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
@@ -68,36 +65,25 @@ func (o *Options) Run(ctx context.Context, logs io.Writer) error {
 }
 
 func (o *Options) newProgram(logs io.Writer, cancel context.CancelCauseFunc) (*program, error) {
-	log, err := o.logger(logs)
+	log, err := o.Logger(logs)
 	if err != nil {
 		return nil, err
 	}
 	ctrl.SetLogger(logr.FromSlogHandler(log.Handler()))
-	klog.SetLogger(logr.FromSlogHandler(log.Handler()))
 	p := &program{Options: o, log: log, clock: apiclock.New(), changed: make(chan struct{}, 1)}
 	if p.file, err = configfile.Open(o.Config, log, p.takeOver(cancel)); err != nil {
 		return nil, err
 	}
-	config, err := o.clientConfig()
+	config, err := o.ClientConfig("nodegate-controller")
 	if err != nil {
 		return nil, err
 	}
+	config.QPS = -1 // the API server's priority and fairness paces writes
 	config.Wrap(p.clock.Wrap)
 	if p.mgr, err = ctrl.NewManager(config, p.managerOptions()); err != nil {
 		return nil, fmt.Errorf("creating manager: %w", err)
 	}
 	return p, nil
-}
-
-// clientConfig has no limit of its own: the API server's priority and fairness
-// paces writes.
-func (o *Options) clientConfig() (*rest.Config, error) {
-	config, err := clientcmd.BuildConfigFromFlags("", o.Kubeconfig)
-	if err != nil {
-		return nil, fmt.Errorf("reading client configuration (outside a pod, give --kubeconfig): %w", err)
-	}
-	config.QPS = -1
-	return rest.AddUserAgent(config, "nodegate-controller"), nil
 }
 
 func (p *program) managerOptions() ctrl.Options {
