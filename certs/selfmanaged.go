@@ -81,7 +81,7 @@ func (s *SelfManaged) Start(ctx context.Context) error {
 				s.Log.Error("Looking after the serving certificate", "error", err)
 			}
 			next = min(pause, interval)
-			pause *= 2
+			pause = 2 * next
 		} else {
 			fault, pause = "", firstRetry
 		}
