@@ -35,3 +35,21 @@ func TestREADME_IsTrue(t *testing.T) {
 		}
 	}
 }
+
+// TestDocs_Configurations: the configurations in docs/checks.md are some.
+func TestDocs_Configurations(t *testing.T) {
+	data, err := os.ReadFile("docs/checks.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	examples := strings.Split(string(data), "```yaml\n")[1:]
+	if len(examples) == 0 {
+		t.Error("there are none")
+	}
+	for _, example := range examples {
+		example, _, _ := strings.Cut(example, "```")
+		if _, err := gate.ParseConfiguration([]byte(example)); err != nil {
+			t.Errorf("%v in\n%s", err, example)
+		}
+	}
+}

@@ -71,9 +71,11 @@ func FromConfiguration(g *gate.Gate) (Gate, error) {
 func newCheck(c *gate.Check) (Check, error) {
 	switch {
 	case c.Socket != nil:
-		return SocketCheck(c.Socket.Path)
+		return newSocketCheck(*c.Socket)
 	case c.Conflist != nil:
 		return ConflistCheck(*c.Conflist), nil
+	case c.HTTP != nil:
+		return newHTTPCheck(*c.HTTP), nil
 	}
 	return nil, errors.New("its kind is not known to this version")
 }

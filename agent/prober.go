@@ -27,6 +27,10 @@ type prober struct {
 	answers answers
 }
 
+// lastWord is how long a check may take to say why it has no answer, when its
+// context has ended.
+const lastWord = 50 * time.Millisecond
+
 // run asks until the context ends.
 func (p *prober) run(ctx context.Context) {
 	for {
@@ -50,7 +54,7 @@ func (p *prober) ask(ctx context.Context) {
 	answer := make(chan error, 1)
 	go func() { answer <- p.Check.Check(bounded, p.node()) }()
 
-	wait, late := p.Timeout, false
+	wait, late := p.Timeout+lastWord, false
 	for {
 		select {
 		case <-ctx.Done():
@@ -61,7 +65,7 @@ func (p *prober) ask(ctx context.Context) {
 			}
 			return
 		case <-p.clock.After(wait):
-			p.record(fmt.Errorf("no answer in %s", p.clock.Since(asked).Round(time.Second/10)))
+			p.record(fmt.Errorf("no answer in %s", (p.clock.Since(asked) - lastWord).Round(time.Second/10)))
 			wait, late = p.interval, true
 		}
 	}

@@ -72,7 +72,7 @@ func TestExplain(t *testing.T) {
 		"anything else":         {t.Context(), syscall.ELOOP, "too many levels of symbolic links"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := explain(tc.ctx, "/s", tc.err); got != tc.want {
+			if got := explain(tc.ctx, "unix", "/s", tc.err); got != tc.want {
 				t.Errorf("explained as %q, want %q", got, tc.want)
 			}
 		})

@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +15,7 @@ const (
 	DefaultCheckTimeout  = 2 * time.Second
 	DefaultNetDir        = "/etc/cni/net.d"
 	DefaultBinDir        = "/opt/cni/bin"
+	DefaultHost          = "127.0.0.1"
 )
 
 // Default returns the configuration that an empty file stands for: one gate,
@@ -55,18 +57,32 @@ func (g *Gate) setDefaults() {
 }
 
 func (c *Check) setDefaults() {
-	setDefault(&c.Name, c.Kind())
+	setDefault(&c.Name, strings.ToLower(c.Kind()))
 	dwell := DefaultDwell
 	if c.Conflist != nil {
 		dwell = DefaultConflistDwell
-		setDefault(&c.Conflist.Dir, DefaultNetDir)
-		setDefault(&c.Conflist.BinDir, DefaultBinDir)
 	}
 	if c.Dwell == nil {
 		c.Dwell = &metav1.Duration{Duration: dwell}
 	}
 	if c.Timeout == nil {
 		c.Timeout = &metav1.Duration{Duration: DefaultCheckTimeout}
+	}
+	c.setKindDefaults()
+}
+
+func (c *Check) setKindDefaults() {
+	if c.Socket != nil && c.Socket.HTTP != nil {
+		setDefault(&c.Socket.HTTP.Path, "/")
+	}
+	if c.Conflist != nil {
+		setDefault(&c.Conflist.Dir, DefaultNetDir)
+		setDefault(&c.Conflist.BinDir, DefaultBinDir)
+	}
+	if c.HTTP != nil {
+		setDefault(&c.HTTP.Host, DefaultHost)
+		setDefault(&c.HTTP.Path, "/")
+		setDefault(&c.HTTP.Scheme, corev1.URISchemeHTTP)
 	}
 }
 

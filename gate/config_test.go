@@ -1,6 +1,7 @@
 package gate_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -30,6 +31,11 @@ gates:
   - name: chain
     dwell: 5s
     conflist: {pluginType: mesh-cni}
+  - socket: {path: /run/mesh/api.sock, http: {}}
+    name: api
+  - http: {port: 9000}
+  - http: {host: InternalIP, port: 65535, path: "/livez?verbose", scheme: HTTPS}
+    name: https
 - name: storage
   taint: {key: storage.example.com/not-ready}
 `
@@ -54,6 +60,15 @@ func TestParseConfiguration(t *testing.T) {
 				{Name: "socket", Dwell: seconds(10), Timeout: seconds(2), Socket: &gate.SocketCheck{Path: "/run/mesh/cni.sock"}},
 				{Name: "chain", Dwell: seconds(5), Timeout: seconds(2), Conflist: &gate.ConflistCheck{
 					PluginType: "mesh-cni", Dir: gate.DefaultNetDir, BinDir: gate.DefaultBinDir,
+				}},
+				{Name: "api", Dwell: seconds(10), Timeout: seconds(2), Socket: &gate.SocketCheck{
+					Path: "/run/mesh/api.sock", HTTP: &gate.HTTPHealth{Path: "/"},
+				}},
+				{Name: "http", Dwell: seconds(10), Timeout: seconds(2), HTTP: &gate.HTTPCheck{
+					Host: "127.0.0.1", Port: 9000, Path: "/", Scheme: corev1.URISchemeHTTP,
+				}},
+				{Name: "https", Dwell: seconds(10), Timeout: seconds(2), HTTP: &gate.HTTPCheck{
+					Host: gate.HostInternalIP, Port: 65535, Path: "/livez?verbose", Scheme: corev1.URISchemeHTTPS,
 				}},
 			},
 		}, {
@@ -117,14 +132,22 @@ func TestParseConfiguration_Faults(t *testing.T) {
 		"a bad final":      {header + "gates: [{name: a, taint: {key: a/b}, finalObject: Warn}]\n", []string{"gates[0].finalObject"}},
 		"bad prefixes":     {header + "toleratedPrefixes: ['', example.com, nodegate.io/x, heartbeat.nodegate.io/, 'a b/']\n", []string{"toleratedPrefixes[0]", "toleratedPrefixes[1]", "toleratedPrefixes[2]", "toleratedPrefixes[3]", "toleratedPrefixes[4]"}},
 		"prefixes of keys": {header + "toleratedPrefixes: [kubernetes.io/, example.com/po]\ngates: [{name: a, taint: {key: a/b}}, {name: b, taint: {key: a/c}, nodeSelector: {matchExpressions: [{key: example.com/pool, operator: Exists}]}}]\n", []string{`toleratedPrefixes[0]: Invalid value: "kubernetes.io/": must not be that of the label kubernetes.io/os, by which gate "a"`, `toleratedPrefixes[1]`, `label example.com/pool, by which gate "b"`}},
-		"an empty check":   {header + "gates: [{name: a, taint: {key: a/b}, checks: [{}]}]\n", []string{"gates[0].checks[0]: Required value: one of socket, conflist"}},
+		"an empty check":   {header + "gates: [{name: a, taint: {key: a/b}, checks: [{}]}]\n", []string{"gates[0].checks[0]: Required value: one of socket, conflist, "}},
 		"a double check":   {header + "gates: [{name: a, taint: {key: a/b}, checks: [{socket: {path: /x}, conflist: {pluginType: x}}]}]\n", []string{"only one of socket, conflist"}},
 		"one check twice":  {header + "gates: [{name: a, taint: {key: a/b}, checks: [{socket: {path: /x}}, {socket: {path: /y}}]}]\n", []string{`gates[0].checks[1].name: Duplicate value: "socket"`}},
 		"a long socket":    {header + "gates: [{name: a, taint: {key: a/b}, checks: [{socket: {path: " + long + "}}]}]\n", []string{"gates[0].checks[0].socket.path", "has 108 bytes; the path of a Unix socket has at most 107"}},
 		"a relative path":  {header + "gates: [{name: a, taint: {key: a/b}, checks: [{socket: {path: x.sock}}]}]\n", []string{"must be an absolute path"}},
 		"a path as plugin": {header + "gates: [{name: a, taint: {key: a/b}, checks: [{conflist: {pluginType: ../x}}]}]\n", []string{"gates[0].checks[0].conflist.pluginType"}},
 		"bad durations":    {header + "gates: [{name: a, taint: {key: a/b}, checks: [{dwell: -1s, timeout: 0s, socket: {path: /x}}]}]\n", []string{"gates[0].checks[0].dwell", "gates[0].checks[0].timeout"}},
-		"too large":        {strings.Repeat("#", gate.MaxConfigurationBytes+1), []string{"1048577 bytes are too many"}},
+		"bad endpoints": {header + checks(`http: {}`, `http: {host: localhost, port: 65536, path: x, scheme: FTP}`, `http: {host: 10.0.0.1, port: -1}`, `http: {host: "::1%lo", port: 1, path: "/\u0001"}`), []string{
+			"gates[0].checks[0].http.port: Invalid value: 0",
+			`gates[0].checks[1].http.host: Invalid value: "localhost": must be a loopback address, such as 127.0.0.1 or ::1, or InternalIP`,
+			"gates[0].checks[1].http.port: Invalid value: 65536", `gates[0].checks[1].http.path: Invalid value: "x"`, `gates[0].checks[1].http.scheme: Unsupported value: "FTP": supported values: "HTTP", "HTTPS"`,
+			`gates[0].checks[2].http.host: Invalid value: "10.0.0.1"`, "gates[0].checks[2].http.port: Invalid value: -1",
+			`gates[0].checks[3].http.host: Invalid value: "::1%lo"`, "gates[0].checks[3].http.path: Invalid value",
+		}},
+		"bad socket health": {header + checks(`socket: {path: /s, http: {path: x}}`), []string{`gates[0].checks[0].socket.http.path: Invalid value: "x"`}},
+		"too large":         {strings.Repeat("#", gate.MaxConfigurationBytes+1), []string{"1048577 bytes are too many"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := gate.ParseConfiguration([]byte(tc.text))
@@ -138,6 +161,16 @@ func TestParseConfiguration_Faults(t *testing.T) {
 			}
 		})
 	}
+}
+
+// checks is a gate with checks that differ in their names.
+func checks(lines ...string) string {
+	var b strings.Builder
+	b.WriteString("gates: [{name: a, taint: {key: a/b}, checks: [")
+	for i, line := range lines {
+		fmt.Fprintf(&b, "{name: c%d, %s}, ", i, line)
+	}
+	return b.String() + "]}]\n"
 }
 
 // TestParseConfiguration_LastLine: the last line counts, however long it is and

@@ -2,7 +2,6 @@ package gate
 
 import (
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -121,63 +120,6 @@ func (a Agent) validate(path *field.Path) field.ErrorList {
 	faults = append(faults, invalid(path.Child("serviceAccount"), a.ServiceAccount,
 		validation.IsDNS1123Subdomain(a.ServiceAccount))...)
 	return append(faults, metav1validation.ValidateLabels(a.PodLabels, path.Child("podLabels"))...)
-}
-
-func (c *Check) validate(path *field.Path) field.ErrorList {
-	var faults field.ErrorList
-	faults = append(faults, invalid(path.Child("name"), c.Name, validation.IsDNS1123Label(c.Name))...)
-	if c.Dwell.Duration < 0 {
-		faults = append(faults, field.Invalid(path.Child("dwell"), c.Dwell.Duration.String(), "must not be negative"))
-	}
-	if c.Timeout.Duration <= 0 {
-		faults = append(faults, field.Invalid(path.Child("timeout"), c.Timeout.Duration.String(), "must be positive"))
-	}
-	switch {
-	case c.Socket == nil && c.Conflist == nil:
-		faults = append(faults, field.Required(path, "one of socket, conflist"))
-	case c.Socket != nil && c.Conflist != nil:
-		faults = append(faults, field.Invalid(path, c.Name, "only one of socket, conflist may be set"))
-	}
-	if c.Socket != nil {
-		faults = append(faults, validateSocketPath(c.Socket.Path, path.Child("socket", "path"))...)
-	}
-	if c.Conflist != nil {
-		faults = append(faults, c.Conflist.validate(path.Child("conflist"))...)
-	}
-	return faults
-}
-
-func (c *ConflistCheck) validate(path *field.Path) field.ErrorList {
-	faults := validatePath(c.Dir, path.Child("dir"))
-	faults = append(faults, validatePath(c.BinDir, path.Child("binDir"))...)
-	switch {
-	case c.PluginType == "":
-		faults = append(faults, field.Required(path.Child("pluginType"), "the chained plugin's type"))
-	case c.PluginType != filepath.Base(c.PluginType) || c.PluginType == "." || c.PluginType == "..":
-		faults = append(faults, field.Invalid(path.Child("pluginType"), c.PluginType, "is the name of a binary, without a path"))
-	}
-	return faults
-}
-
-func validateSocketPath(p string, path *field.Path) field.ErrorList {
-	faults := validatePath(p, path)
-	if len(p) > MaxSocketPath {
-		faults = append(faults, field.Invalid(path, p,
-			fmt.Sprintf("has %d bytes; the path of a Unix socket has at most %d", len(p), MaxSocketPath)))
-	}
-	return faults
-}
-
-func validatePath(p string, path *field.Path) field.ErrorList {
-	switch {
-	case p == "":
-		return field.ErrorList{field.Required(path, "an absolute path")}
-	case !filepath.IsAbs(p):
-		return field.ErrorList{field.Invalid(path, p, "must be an absolute path")}
-	case strings.ContainsRune(p, 0):
-		return field.ErrorList{field.Invalid(path, p, "must not contain a NUL")}
-	}
-	return nil
 }
 
 // validatePrefix: an empty prefix, or one of nodegate's own, would take the

@@ -1,0 +1,95 @@
+package gate
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Check is one thing that the agent tests. Exactly one of its kinds is set.
+type Check struct {
+	// Name tells the check from the gate's others, in the heartbeat, in logs and
+	// in metrics. Default: its kind, in lower case.
+	Name string `json:"name,omitempty"`
+	// Dwell is how long the check must keep failing before it counts as failing.
+	// It never delays opening. Default: 1s for conflist, 10s for the others.
+	Dwell *metav1.Duration `json:"dwell,omitempty"`
+	// Timeout bounds one answer. Default: 2s.
+	Timeout *metav1.Duration `json:"timeout,omitempty"`
+
+	Socket   *SocketCheck   `json:"socket,omitempty"`
+	Conflist *ConflistCheck `json:"conflist,omitempty"`
+	HTTP     *HTTPCheck     `json:"http,omitempty"`
+}
+
+// SocketCheck passes while something accepts connections on a Unix socket and,
+// if asked, answers there that it is healthy.
+type SocketCheck struct {
+	// Path is absolute and at most [MaxSocketPath] bytes.
+	Path string `json:"path"`
+	// HTTP asks for health on the socket. Without it a connection that is accepted
+	// is enough, even of a server that never answers.
+	HTTP *HTTPHealth `json:"http,omitempty"`
+}
+
+// HTTPHealth is what is asked on a socket. See [HTTPCheck].
+type HTTPHealth struct {
+	// Path begins with a slash. Default: /.
+	Path string `json:"path,omitempty"`
+}
+
+// ConflistCheck passes while the plugin is chained in the CNI configuration that
+// the node's runtime loads.
+type ConflistCheck struct {
+	// PluginType is the chained plugin's type, which is also its binary's name.
+	PluginType string `json:"pluginType"`
+	// Dir is the runtime's CNI configuration directory. Default: /etc/cni/net.d.
+	Dir string `json:"dir,omitempty"`
+	// BinDir is the directory of CNI binaries. Default: /opt/cni/bin.
+	BinDir string `json:"binDir,omitempty"`
+}
+
+// HTTPCheck passes while an endpoint on the node answers a GET with a status from
+// 200 to 299. A redirect is not followed and does not pass.
+type HTTPCheck struct {
+	// Host is a loopback address, or [HostInternalIP]. Default: 127.0.0.1.
+	Host string `json:"host,omitempty"`
+	Port int32  `json:"port"`
+	// Path begins with a slash. Default: /.
+	Path string `json:"path,omitempty"`
+	// Scheme is HTTP or HTTPS, whose certificate is not verified, as by a kubelet's
+	// probe. Default: HTTP.
+	Scheme corev1.URIScheme `json:"scheme,omitempty"`
+}
+
+// HostInternalIP stands for the first internal address that the Node shows.
+const HostInternalIP = string(corev1.NodeInternalIP)
+
+// MaxSocketPath is the longest path of a Unix socket, in bytes (sun_path of
+// unix(7) has 108 with its final NUL).
+const MaxSocketPath = 107
+
+// kind is a kind of check and whether it is set.
+type kind struct {
+	// field is its name in the configuration.
+	field string
+	set   bool
+}
+
+func (c *Check) kinds() []kind {
+	return []kind{
+		{"socket", c.Socket != nil},
+		{"conflist", c.Conflist != nil},
+		{"http", c.HTTP != nil},
+	}
+}
+
+// Kind names what the check tests, as its field in the configuration does, or is
+// empty where none is set.
+func (c *Check) Kind() string {
+	for _, k := range c.kinds() {
+		if k.set {
+			return k.field
+		}
+	}
+	return ""
+}
