@@ -349,7 +349,7 @@ gates:
 			return ""
 		})
 	}
-	says(`check conflist: failing: the Node's runtime is ""`)
+	says(`check conflist: failing: the runtime is ""`)
 	w.status(`{"nodeInfo":{"containerRuntimeVersion":"containerd://2.2.0"}}`)
 	says("check socket: failing: socket " + socket + ": absent")
 	listener := listen(t, socket)

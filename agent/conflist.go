@@ -1,9 +1,8 @@
 package agent
 
 import (
+	"cmp"
 	"context"
-	"fmt"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -11,13 +10,11 @@ import (
 	"github.com/nodegate/nodegate/gate"
 )
 
-// containerd is the scheme by which a Node names this runtime.
-const containerd = "containerd://"
-
 // ConflistCheck passes while the plugin is chained in the CNI configuration that
 // the node's runtime loads, exactly once and behind the main plugin, and its
 // binary is in place. Which file that is depends on the runtime, which the Node
-// names; with one whose rules are not known nothing is chained.
+// names unless the check does; with one whose rules are not known nothing is
+// chained.
 func ConflistCheck(c gate.ConflistCheck) Check { return conflistCheck(c) }
 
 type conflistCheck gate.ConflistCheck
@@ -27,11 +24,13 @@ func (c conflistCheck) Check(_ context.Context, node *corev1.Node) error {
 	if node == nil {
 		return ErrNoNode
 	}
-	if runtime := node.Status.NodeInfo.ContainerRuntimeVersion; !strings.HasPrefix(runtime, containerd) {
-		return fmt.Errorf("the Node's runtime is %q: which CNI configuration it loads is not known", runtime)
-	}
-	if err := conflist.Verify(c.Dir, c.PluginType); err != nil {
+	runtime, err := conflist.ParseRuntime(cmp.Or(c.Runtime, node.Status.NodeInfo.ContainerRuntimeVersion))
+	if err != nil {
 		return err
+	}
+	o := conflist.Options{Dir: c.Dir, Plugin: c.PluginType, Runtime: runtime, Network: c.Network, BinDir: c.BinDir}
+	if r := conflist.Read(o, conflist.Known{}); r.Verdict != conflist.OK {
+		return r.Reason
 	}
 	return conflist.VerifyBinary(c.BinDir, c.PluginType)
 }

@@ -117,8 +117,9 @@ func TestProber_ACheckWithoutItsNodeHasNotAnswered(t *testing.T) {
 	}
 	ask(Unknown, "")
 	for runtime, reason := range map[string]string{
-		"":                  `the Node's runtime is ""`,
-		"cri-o://1.34.0":    `the Node's runtime is "cri-o://1.34.0"`,
+		"":                  `the runtime is ""`,
+		"docker://28.0.0":   `the runtime is "docker://28.0.0"`,
+		"cri-o://1.34.0":    "no CNI configuration in ",
 		"containerd://2.2.": "no CNI configuration in ",
 	} {
 		node = &corev1.Node{}

@@ -37,17 +37,6 @@ type HTTPHealth struct {
 	Path string `json:"path,omitempty"`
 }
 
-// ConflistCheck passes while the plugin is chained in the CNI configuration that
-// the node's runtime loads.
-type ConflistCheck struct {
-	// PluginType is the chained plugin's type, which is also its binary's name.
-	PluginType string `json:"pluginType"`
-	// Dir is the runtime's CNI configuration directory. Default: /etc/cni/net.d.
-	Dir string `json:"dir,omitempty"`
-	// BinDir is the directory of CNI binaries. Default: /opt/cni/bin.
-	BinDir string `json:"binDir,omitempty"`
-}
-
 // HTTPCheck passes while an endpoint on the node answers a GET with a status from
 // 200 to 299. A redirect is not followed and does not pass.
 type HTTPCheck struct {

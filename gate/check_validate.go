@@ -60,18 +60,6 @@ func (c *SocketCheck) validate(path *field.Path) field.ErrorList {
 	return faults
 }
 
-func (c *ConflistCheck) validate(path *field.Path) field.ErrorList {
-	faults := validatePath(c.Dir, path.Child("dir"))
-	faults = append(faults, validatePath(c.BinDir, path.Child("binDir"))...)
-	switch {
-	case c.PluginType == "":
-		faults = append(faults, field.Required(path.Child("pluginType"), "the chained plugin's type"))
-	case c.PluginType != filepath.Base(c.PluginType) || c.PluginType == "." || c.PluginType == "..":
-		faults = append(faults, field.Invalid(path.Child("pluginType"), c.PluginType, "is the name of a binary, without a path"))
-	}
-	return faults
-}
-
 func (c *HTTPCheck) validate(path *field.Path) field.ErrorList {
 	faults := validateEndpoint(c.Host, c.Port, path)
 	faults = append(faults, validateURLPath(c.Path, path.Child("path"))...)

@@ -9,26 +9,32 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/nodegate/nodegate/agent/internal/conflist"
 )
 
 const plugin = "gate-cni"
 
-// observed is what a runtime did with a directory. See testdata/cases.
+// observed is what runtimes did with a directory, and what is to be done about it
+// where containerd runs. See testdata/cases.
 type observed struct {
-	Case       string `json:"case"`
-	Verdict    string `json:"verdict"`
-	FileOrder  []string
-	Containerd map[string]struct {
-		Loads       *string  `json:"loads"`
-		Network     string   `json:"network"`
-		Plugins     []string `json:"plugins"`
-		GateEntries int      `json:"gateEntries"`
-	} `json:"containerd"`
+	Case                  string          `json:"case"`
+	Verdict               string          `json:"verdict"`
+	FileOrder             []string        `json:"fileOrder"`
+	Containerd            map[string]seen `json:"containerd"`
+	CRIO                  seen            `json:"crio"`
+	CRIOWithoutGateBinary seen            `json:"crioWithoutGateBinary"`
 }
 
-// reference is the version of libcni that is built in.
-const reference = "libcni-1.3.0"
+// seen is what one runtime loads.
+type seen struct {
+	Loads       *string  `json:"loads"`
+	Network     string   `json:"network"`
+	CNIVersion  string   `json:"cniVersion"`
+	Plugins     []string `json:"plugins"`
+	GateEntries int      `json:"gateEntries"`
+}
 
 // links are the symbolic links of the cases. They are made by the test: not
 // every checkout keeps them.
@@ -72,56 +78,170 @@ func directory(t *testing.T, name string) string {
 	return dir
 }
 
-// TestLoad compares what is loaded with what containerd was seen to load.
-func TestLoad(t *testing.T) {
-	for _, tc := range cases(t) {
-		t.Run(tc.Case, func(t *testing.T) {
-			want := tc.Containerd[reference]
-			active, err := conflist.Load(directory(t, tc.Case))
-			if want.Loads == nil {
-				if err == nil {
-					t.Fatalf("loaded %s, want nothing", active.Path)
-				}
-				return
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got := filepath.Base(active.Path); got != *want.Loads {
-				t.Errorf("loaded %s, want %s", got, *want.Loads)
-			}
-			if active.Single {
-				return
-			}
-			if active.Network != want.Network {
-				t.Errorf("network %q, want %q", active.Network, want.Network)
-			}
-			var types []string
-			for _, p := range append(active.Inline, active.DropIns...) {
-				types = append(types, p.Network.Type)
-			}
-			if got, want := strings.Join(types, ","), strings.Join(want.Plugins, ","); got != want {
-				t.Errorf("plugins %s, want %s", got, want)
+func runtime(t *testing.T, text string) conflist.Runtime {
+	t.Helper()
+	r, err := conflist.ParseRuntime(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// TestRead_Containerd compares what is loaded, and the verdict, with what three
+// versions of containerd were seen to load.
+func TestRead_Containerd(t *testing.T) {
+	for version, libcni := range map[string]string{"1.7.27": "libcni-1.1.2", "2.0.5": "libcni-1.2.3", "2.2.0": "libcni-1.3.0"} {
+		t.Run(version, func(t *testing.T) {
+			for _, tc := range cases(t) {
+				t.Run(tc.Case, func(t *testing.T) {
+					got := conflist.Read(conflist.Options{
+						Dir: directory(t, tc.Case), Plugin: plugin, Runtime: runtime(t, "containerd://"+version),
+					}, conflist.Known{})
+					loads(t, got.Active, tc.Containerd[libcni])
+					want := conflist.Verdict(tc.Verdict)
+					if want == conflist.Version { // here the version is known
+						want = conflist.Refuse
+						if tc.Containerd[libcni].GateEntries == 1 {
+							want = conflist.OK
+						}
+					}
+					judged(t, got, want)
+				})
 			}
 		})
 	}
 }
 
-// TestVerify holds every case against its repair word: "ok" alone is chained.
-// The one list without inline plugins depends on the runtime; every libcni that
-// loads it chains the plugin.
-func TestVerify(t *testing.T) {
+// TestRead_VersionUnknown: what depends on the version is no chain.
+func TestRead_VersionUnknown(t *testing.T) {
 	for _, tc := range cases(t) {
 		t.Run(tc.Case, func(t *testing.T) {
 			dir := directory(t, tc.Case)
-			err := conflist.Verify(dir, plugin)
-			if chained := tc.Verdict == "ok" || tc.Verdict == "version"; chained != (err == nil) {
-				t.Fatalf("%s: chained %t, want %t (%v)", tc.Verdict, err == nil, chained, err)
+			got := conflist.Read(conflist.Options{Dir: dir, Plugin: plugin, Runtime: runtime(t, "containerd")}, conflist.Known{})
+			if tc.Case != "c36-cniversions-bad-entry" { // the one that only the oldest loads
+				loads(t, got.Active, tc.Containerd["libcni-1.3.0"])
 			}
-			if err != nil && len(tc.FileOrder) > 0 && !strings.Contains(err.Error(), filepath.Join(dir, tc.FileOrder[0])) {
-				t.Errorf("error %q does not name %s", err, tc.FileOrder[0])
+			judged(t, got, conflist.Verdict(tc.Verdict))
+			if got.Reason != nil && len(tc.FileOrder) > 0 && !strings.Contains(got.Reason.Error(), filepath.Join(dir, tc.FileOrder[0])) {
+				t.Errorf("reason %q does not name %s", got.Reason, tc.FileOrder[0])
 			}
 		})
+	}
+}
+
+// TestRead_CRIO compares with what CRI-O was seen to use, with the binaries of all
+// plugins there, and with all but the gate's.
+func TestRead_CRIO(t *testing.T) {
+	for _, tc := range cases(t) {
+		t.Run(tc.Case, func(t *testing.T) {
+			dir := directory(t, tc.Case)
+			o := conflist.Options{Dir: dir, Plugin: plugin, Runtime: runtime(t, "cri-o://1.34.0")}
+			got := conflist.Read(o, conflist.Known{})
+			loads(t, got.Active, tc.CRIO)
+			switch chains := got.Verdict == conflist.OK; {
+			case tc.CRIO.Loads == nil && (chains || got.Reason == nil):
+				t.Errorf("nothing is loaded, and the verdict is %s", got.Verdict)
+			case tc.CRIO.Loads != nil && *tc.CRIO.Loads == tc.FileOrder[0] && tc.Verdict != "version":
+				judged(t, got, conflist.Verdict(tc.Verdict))
+			case tc.CRIO.Loads != nil && chains != (tc.CRIO.GateEntries == 1):
+				t.Errorf("verdict %s (%v) with %d entries", got.Verdict, got.Reason, tc.CRIO.GateEntries)
+			}
+
+			o.BinDir = t.TempDir()
+			for _, name := range []string{"flannel", "portmap", "calico", "bandwidth", "istio-cni", "cilium-cni", "aws-cni", "egress-cni",
+				"linkerd-cni", "multus", "multus-shim", "ptp", "azure-vnet", "bridge", "ovn-k8s-cni-overlay", "terway", "firewall",
+				"tuning", "sbr", "gate-cni-legacy", "not-gate-cni", "GATE-CNI", "gate-cni ", "gate_cni"} {
+				if err := os.WriteFile(filepath.Join(o.BinDir, name), nil, 0o700); err != nil {
+					t.Fatal(err)
+				}
+			}
+			loads(t, conflist.Read(o, conflist.Known{}).Active, tc.CRIOWithoutGateBinary)
+		})
+	}
+}
+
+// TestRead_CRIO_ByName: CRI-O may be told the network's name.
+func TestRead_CRIO_ByName(t *testing.T) {
+	o := conflist.Options{Dir: directory(t, "b19-two-names-pick-by-name"), Plugin: plugin, Runtime: runtime(t, "cri-o://1.31.0")}
+	judged(t, conflist.Read(o, conflist.Known{}), conflist.Append)
+	o.Network = "beta"
+	got := conflist.Read(o, conflist.Known{})
+	judged(t, got, conflist.OK)
+	if name := filepath.Base(got.Active.Path); name != "10-beta.conflist" {
+		t.Errorf("active is %s", name)
+	}
+	o.Network = "gamma"
+	judged(t, conflist.Read(o, conflist.Known{}), conflist.Wait)
+	// containerd knows no such setting: another network is not the cluster's.
+	o.Runtime = runtime(t, "containerd://2.2.0")
+	judged(t, conflist.Read(o, conflist.Known{}), conflist.Wait)
+}
+
+// TestRead_Bystanders: whatever is chained in a network that is not the cluster's
+// does not count, unless it is named.
+func TestRead_Bystanders(t *testing.T) {
+	list := func(name, extra string) string {
+		return `{"name":"` + name + `","cniVersion":"1.0.0",` + extra + `"plugins":[{"type":"bridge"},{"type":"gate-cni"}]}`
+	}
+	for _, tc := range []struct{ file, name, content string }{
+		{"87-podman-bridge.conflist", "podman", list("podman", "")},
+		{"11-crio-ipv4-bridge.conflist", "crio", list("crio", "")},
+		{"nerdctl-bridge.conflist", "bridge", list("bridge", "")},
+		{"10-x.conflist", "bridge", list("bridge", `"nerdctlID":"0a",`)},
+		{"99-loopback.conf", "lo", `{"name":"lo","cniVersion":"1.0.0","type":"loopback"}`},
+	} {
+		t.Run(tc.file, func(t *testing.T) {
+			o := conflist.Options{Dir: t.TempDir(), Plugin: plugin, Runtime: runtime(t, "containerd")}
+			if err := os.WriteFile(filepath.Join(o.Dir, tc.file), []byte(tc.content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			judged(t, conflist.Read(o, conflist.Known{}), conflist.Refuse)
+			if o.Network = tc.name; filepath.Ext(tc.file) == ".conflist" {
+				judged(t, conflist.Read(o, conflist.Known{}), conflist.OK)
+			}
+		})
+	}
+}
+
+func TestParseRuntime(t *testing.T) {
+	for _, text := range []string{"", "docker://28.0", "containerd2://1.7", "://"} {
+		if _, err := conflist.ParseRuntime(text); err == nil || !strings.Contains(err.Error(), "is not known") {
+			t.Errorf("%q: error %v", text, err)
+		}
+	}
+}
+
+func loads(t *testing.T, got *conflist.Active, want seen) {
+	t.Helper()
+	if want.Loads == nil {
+		if got != nil {
+			t.Errorf("loaded %s, want nothing", got.Path)
+		}
+		return
+	}
+	if got == nil {
+		t.Fatalf("loaded nothing, want %s", *want.Loads)
+	}
+	gate := 0
+	for _, pluginType := range got.Types() {
+		if pluginType == plugin {
+			gate++
+		}
+	}
+	is := seen{Loads: new(string), Network: got.Network, CNIVersion: got.CNIVersion, Plugins: got.Types(), GateEntries: gate}
+	*is.Loads = filepath.Base(got.Path)
+	if want.CNIVersion == "" { // not noted
+		is.CNIVersion = ""
+	}
+	if diff := cmp.Diff(want, is); diff != "" {
+		t.Errorf("loaded something else (-want +got):\n%s", diff)
+	}
+}
+
+func judged(t *testing.T, got conflist.Reading, want conflist.Verdict) {
+	t.Helper()
+	if got.Verdict != want || (got.Reason == nil) != (want == conflist.OK) {
+		t.Errorf("verdict %s (%v), want %s", got.Verdict, got.Reason, want)
 	}
 }
 
@@ -130,7 +250,7 @@ const (
 	unchained = `{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"bridge"}]}`
 )
 
-func TestVerify_Reasons(t *testing.T) {
+func TestRead_Reasons(t *testing.T) {
 	write := func(name, content string) func(*testing.T, string) {
 		return func(t *testing.T, dir string) {
 			t.Helper()
@@ -164,13 +284,13 @@ func TestVerify_Reasons(t *testing.T) {
 		"a link to /dev/null":           {[]func(*testing.T, string){write(list, chained), link("/dev/null", "05-null.conflist")}, "but a device"},
 		"an empty file":                 {[]func(*testing.T, string){write(list, "")}, "unexpected end of JSON input"},
 		"a file beyond the bound":       {[]func(*testing.T, string){write(list, strings.Repeat(" ", 4<<20)+chained)}, "has more than 4194304 bytes"},
-		"a drop-in that adds it":        {[]func(*testing.T, string){write(list, unchained), write("n/90-gate.conf", `{"type":"gate-cni"}`)}, "as runtimes read it that ignore n"},
+		"a drop-in that adds it":        {[]func(*testing.T, string){write(list, unchained), write("n/90-gate.conf", `{"type":"gate-cni"}`)}, "with libcni 1.2 append"},
 		"a drop-in that adds it twice":  {[]func(*testing.T, string){write(list, chained), write("n/90-gate.conf", `{"type":"gate-cni"}`)}, "2 times"},
 		"a drop-in that is broken":      {[]func(*testing.T, string){write(list, chained), write("n/90-gate.conf", `{`)}, "n/90-gate.conf: error parsing"},
 		"a drop-in that is harmless":    {[]func(*testing.T, string){write(list, chained), write("n/50-tuning.conf", `{"type":"tuning"}`)}, ""},
-		"a single plugin of the type":   {[]func(*testing.T, string){write("10-net.conf", `{"name":"n","type":"gate-cni"}`)}, "10-net.conf is loaded, a single plugin"},
+		"a single plugin of the type":   {[]func(*testing.T, string){write("10-net.conf", `{"name":"n","type":"gate-cni"}`)}, "10-net.conf: plugin \"gate-cni\" is alone"},
 		"a network without a name":      {[]func(*testing.T, string){write(list, `{"name":"","plugins":[{"type":"bridge"},{"type":"gate-cni"}]}`), write("99-loop.conf", `{"type":"gate-cni"}`)}, "2 times"},
-		"a delegator that repeats it":   {[]func(*testing.T, string){write(list, `{"name":"n","plugins":[{"type":"multus","delegates":[{"plugins":[{"type":"gate-cni"}]}]},{"type":"gate-cni"}]}`)}, "in what \"multus\" delegates to"},
+		"a delegator that repeats it":   {[]func(*testing.T, string){write(list, `{"name":"n","plugins":[{"type":"multus","delegates":[{"plugins":[{"type":"gate-cni"}]}]},{"type":"gate-cni"}]}`)}, "in the list and in what the main plugin itself says"},
 		"a delegator with nothing else": {[]func(*testing.T, string){write(list, `{"name":"n","plugins":[{"type":"multus"},{"type":"gate-cni"}]}`), write("20-x.conflist", unchained)}, ""},
 		"chained":                       {[]func(*testing.T, string){write(list, chained)}, ""},
 	} {
@@ -179,7 +299,7 @@ func TestVerify_Reasons(t *testing.T) {
 			for _, given := range tc.given {
 				given(t, dir)
 			}
-			expect(t, conflist.Verify(dir, plugin), tc.want)
+			expect(t, reason(t, dir), tc.want)
 		})
 	}
 	t.Run("a directory that is a file", func(t *testing.T) {
@@ -188,8 +308,13 @@ func TestVerify_Reasons(t *testing.T) {
 		if err := os.WriteFile(path, nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		expect(t, conflist.Verify(path, plugin), "listing "+path)
+		expect(t, reason(t, path), "listing "+path)
 	})
+}
+
+func reason(t *testing.T, dir string) error {
+	t.Helper()
+	return conflist.Read(conflist.Options{Dir: dir, Plugin: plugin, Runtime: runtime(t, "containerd")}, conflist.Known{}).Reason
 }
 
 func TestVerifyBinary(t *testing.T) {

@@ -12,35 +12,47 @@ import (
 // load; one of this size is not a network configuration.
 const maxFileBytes = 4 << 20
 
-// readRegular returns the content of a regular file, which a symbolic link may
+// readRegular returns the content and the state of a regular file, which a symbolic link may
 // stand for. It never opens anything else: opening a FIFO waits for a writer,
 // and opening a device may do things.
-func readRegular(path string) ([]byte, error) {
+func readRegular(path string) ([]byte, fs.FileInfo, error) {
 	info, err := os.Stat(path)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := onlyRegular(path, info); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	// The file may have been replaced by a FIFO since: do not wait for its writer.
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer func() { _ = file.Close() }() // only read
+	// Before the content: a write that comes in between must show afterwards.
 	if info, err = file.Stat(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := onlyRegular(path, info); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return readBounded(path, file)
+	data, err := readBounded(path, file)
+	return data, info, err
+}
+
+// notRegularError says what stands where a file should.
+type notRegularError struct {
+	path string
+	mode fs.FileMode
+}
+
+func (e notRegularError) Error() string {
+	return fmt.Sprintf("%s is no regular file but %s", e.path, kind(e.mode))
 }
 
 func onlyRegular(path string, info fs.FileInfo) error {
 	if !info.Mode().IsRegular() {
-		return fmt.Errorf("%s is no regular file but %s", path, kind(info.Mode()))
+		return notRegularError{path, info.Mode()}
 	}
 	return nil
 }

@@ -1,0 +1,46 @@
+package gate
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// ConflistCheck passes while the plugin is chained in the CNI configuration that
+// the node's runtime loads.
+type ConflistCheck struct {
+	// PluginType is the chained plugin's type, which is also its binary's name.
+	PluginType string `json:"pluginType"`
+	// Dir is the runtime's CNI configuration directory. Default: /etc/cni/net.d.
+	Dir string `json:"dir,omitempty"`
+	// BinDir is the directory of CNI binaries. Default: /opt/cni/bin.
+	BinDir string `json:"binDir,omitempty"`
+	// Runtime is the node's container runtime, containerd or cri-o, with its
+	// version if that is known, as in containerd://1.7.27. Default: what the Node
+	// says (status.nodeInfo.containerRuntimeVersion).
+	Runtime string `json:"runtime,omitempty"`
+	// Network is the name of the cluster's network. It is needed where CRI-O is told
+	// to pick by name (cni_default_network), and where the network is one that
+	// container tools bring, such as podman's. Default: whatever is loaded.
+	Network string `json:"network,omitempty"`
+}
+
+func (c *ConflistCheck) validate(path *field.Path) field.ErrorList {
+	faults := validatePath(c.Dir, path.Child("dir"))
+	faults = append(faults, validatePath(c.BinDir, path.Child("binDir"))...)
+	switch {
+	case c.PluginType == "":
+		faults = append(faults, field.Required(path.Child("pluginType"), "the chained plugin's type"))
+	case c.PluginType != filepath.Base(c.PluginType) || c.PluginType == "." || c.PluginType == "..":
+		faults = append(faults, field.Invalid(path.Child("pluginType"), c.PluginType, "is the name of a binary, without a path"))
+	}
+	if name, _, _ := strings.Cut(c.Runtime, "://"); c.Runtime != "" && !slices.Contains(runtimes(), name) {
+		faults = append(faults, field.NotSupported(path.Child("runtime"), c.Runtime, runtimes()))
+	}
+	return faults
+}
+
+// runtimes are those of which is known how they read their CNI configuration.
+func runtimes() []string { return []string{"containerd", "cri-o"} }
