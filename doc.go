@@ -5,7 +5,8 @@
 //
 //   - gate: the contract. Names, formats, the one judgement, what admission
 //     decides, the configuration. Pure functions.
-//   - manifests: the same decisions in CEL, rendered into admission policies.
+//   - manifests: the same decisions in CEL, rendered into admission policies; and
+//     how the programs run, as a kustomize tree.
 //   - test/cases: the table that both are tested by, and test/conformance, which
 //     runs it on a real API server.
 //   - agent: runs on every node, checks, writes the heartbeat, opens.

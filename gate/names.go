@@ -38,6 +38,8 @@ const (
 	Namespace = "nodegate-system"
 	// ControllerAccount is the service account of webhook and guard.
 	ControllerAccount = "nodegate-controller"
+	// ControllerLease is the Lease that the guarding replica holds.
+	ControllerLease = "nodegate-controller"
 	// ControllerService is the Service by which an API server reaches the webhook,
 	// at WebhookPath.
 	ControllerService = "nodegate-controller"

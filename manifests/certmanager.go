@@ -25,8 +25,7 @@ const (
 )
 
 // WebhookWithCertManager renders the registration of the webhook, and what has
-// cert-manager make and renew its certificate and have API servers trust it. All
-// that it issues is for this one name in this one namespace.
+// cert-manager make and renew its certificate and have API servers trust it.
 func WebhookWithCertManager(cfg *gate.Configuration) ([]*unstructured.Unstructured, error) {
 	registration, err := Webhook(cfg, nil)
 	if err != nil {
@@ -35,16 +34,22 @@ func WebhookWithCertManager(cfg *gate.Configuration) ([]*unstructured.Unstructur
 	registration.SetAnnotations(map[string]string{
 		certmanagerv1.WantInjectAnnotation: gate.Namespace + "/" + WebhookCertManagerSecret,
 	})
-	objects, err := toUnstructured([]runtime.Object{
+	objects, err := Certificates()
+	if err != nil {
+		return nil, err
+	}
+	return append(objects, registration), nil
+}
+
+// Certificates renders the webhook's certificate and what cert-manager issues it
+// by. All of that is for this one name in this one namespace.
+func Certificates() ([]*unstructured.Unstructured, error) {
+	return toUnstructured([]runtime.Object{
 		issuer(selfSignedName, certmanagerv1.IssuerConfig{SelfSigned: &certmanagerv1.SelfSignedIssuer{}}),
 		authorityCertificate(),
 		issuer(authorityName, certmanagerv1.IssuerConfig{CA: &certmanagerv1.CAIssuer{SecretName: authorityName}}),
 		servingCertificate(),
 	})
-	if err != nil {
-		return nil, err
-	}
-	return append(objects, registration), nil
 }
 
 func issuer(name string, config certmanagerv1.IssuerConfig) *certmanagerv1.Issuer {

@@ -1,13 +1,17 @@
-// Package manifests renders what a cluster admits by, from the same
-// [gate.Configuration] that controller and agent read: the mutation policies,
-// which keep the taint on a Node, the validation policies, which say who may
-// write what, and their bindings; or, for the mutation over HTTPS, the webhook's
-// registration, and what has cert-manager look after its certificate.
+// Package manifests renders what a cluster runs and admits by, from the same
+// [gate.Configuration] that controller and agent read: the two programs with their
+// accounts and rights; the mutation policies, which keep the taint on a Node; the
+// validation policies, which say who may write what; or, for the mutation over
+// HTTPS, the webhook's registration, and what has cert-manager look after its
+// certificate.
 //
-// The CEL in them is the twin of [gate.Gate.Admit] and
+// The CEL in the policies is the twin of [gate.Gate.Admit] and
 // [gate.Configuration.Permit]. It must be total: the policies fail closed, and no
-// Node may make them raise an error. Golden files in policy/ and webhook/ hold what
-// is rendered for the default gate, ready to be applied.
+// Node may make them raise an error.
+//
+// The folders are a kustomize tree: base, components and overlays. Their
+// kustomization.yaml are written by hand, the files that these name are rendered,
+// and a test holds the two against each other.
 package manifests
 
-//go:generate go test -run TestPolicies_Golden . -update
+//go:generate go test -run Golden . -update

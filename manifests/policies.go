@@ -182,6 +182,9 @@ func toUnstructured(objects []runtime.Object) ([]*unstructured.Unstructured, err
 			return nil, fmt.Errorf("rendering %T: %w", object, err)
 		}
 		delete(content, "status")
+		if spec, ok := content["spec"].(map[string]any); ok && len(spec) == 0 {
+			delete(content, "spec")
+		}
 		unstructured.RemoveNestedField(content, "metadata", "creationTimestamp")
 		result = append(result, &unstructured.Unstructured{Object: content})
 	}

@@ -11,8 +11,6 @@ import (
 	"github.com/nodegate/nodegate/gate"
 )
 
-//go:generate go test -run TestWebhook_Golden . -update
-
 // webhookTimeout is short: every write to a governed Node whose result is open
 // waits for it when the webhook does not answer.
 const webhookTimeout = 2

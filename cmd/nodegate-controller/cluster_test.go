@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -22,6 +23,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -72,7 +74,7 @@ func newEnvironment(t *testing.T) *environment {
 		Name: gate.ConfigMapName, Namespace: gate.Namespace,
 		Annotations: map[string]string{gate.InstalledAtAnnotation: "2026-01-01T00:00:00Z"},
 	}})
-	e.grant(t)
+	grant(t, c)
 	// The authorizer learns of new bindings by a watch.
 	controller, err := client.New(account, client.Options{})
 	if err != nil {
@@ -85,31 +87,22 @@ func newEnvironment(t *testing.T) *environment {
 	return e
 }
 
-// grant gives the controller's account what it needs, and nothing else.
-func (e *environment) grant(t *testing.T) {
+// grant gives the controller's account the rights that it is installed with, and
+// nothing else.
+func grant(t *testing.T, c *cluster.Cluster) {
 	t.Helper()
-	account := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: gate.Namespace, Name: gate.ControllerAccount}}
-	meta := metav1.ObjectMeta{Name: gate.ControllerAccount}
-	namespaced := metav1.ObjectMeta{Name: gate.ControllerAccount, Namespace: gate.Namespace}
-	e.create(t, &rbacv1.ClusterRole{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{
-		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "list", "watch", "patch"}},
-		{APIGroups: []string{"admissionregistration.k8s.io"}, Resources: []string{"mutatingwebhookconfigurations"}, Verbs: []string{"get", "update"},
-			ResourceNames: []string{gate.WebhookRegistration}},
-	}})
-	e.create(t, &rbacv1.Role{ObjectMeta: namespaced, Rules: []rbacv1.PolicyRule{
-		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"list", "watch"}},
-		{APIGroups: []string{"apps"}, Resources: []string{"daemonsets"}, Verbs: []string{"list", "watch"}},
-		{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"get"}, ResourceNames: []string{gate.ConfigMapName}},
-		{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"create"}},
-		{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"get", "update"}, ResourceNames: []string{gate.WebhookSecret}},
-		{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"create"}},
-		{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"get", "update"}, ResourceNames: []string{leaseName}},
-		{APIGroups: []string{"", "events.k8s.io"}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
-	}})
-	e.create(t, &rbacv1.ClusterRoleBinding{ObjectMeta: meta, Subjects: account,
-		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: meta.Name}})
-	e.create(t, &rbacv1.RoleBinding{ObjectMeta: namespaced, Subjects: account,
-		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: meta.Name}})
+	objects, err := manifests.Workloads(manifests.Options{
+		Config: "apiVersion: nodegate.io/v1alpha1\nkind: Configuration\n", Mutation: manifests.ByWebhook,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	others := func(u *unstructured.Unstructured) bool {
+		return u.GroupVersionKind().Group != rbacv1.GroupName
+	}
+	if err := c.Apply(t.Context(), slices.DeleteFunc(objects, others)); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // kubeconfig writes the file of an identity.
@@ -260,7 +253,7 @@ func (e *environment) bareNode(t *testing.T, name string) *corev1.Node {
 func (e *environment) holder(t *testing.T) string {
 	t.Helper()
 	var lease coordinationv1.Lease
-	if err := e.admin.Get(t.Context(), client.ObjectKey{Namespace: gate.Namespace, Name: leaseName}, &lease); err != nil {
+	if err := e.admin.Get(t.Context(), client.ObjectKey{Namespace: gate.Namespace, Name: gate.ControllerLease}, &lease); err != nil {
 		t.Fatal(err)
 	}
 	if lease.Spec.HolderIdentity == nil {

@@ -25,9 +25,6 @@ import (
 	"github.com/nodegate/nodegate/webhook"
 )
 
-// leaseName is the Lease that the guarding replica holds.
-const leaseName = "nodegate-controller"
-
 // errAgentsMoved ends the process: what is watched is fixed when it starts.
 var errAgentsMoved = errors.New("the configuration names other agent pods: restart to watch them")
 
@@ -90,7 +87,7 @@ func (p *program) managerOptions() ctrl.Options {
 	return ctrl.Options{
 		Cache:                         guard.CacheOptions(p.file.Current()),
 		LeaderElection:                p.LeaderElect,
-		LeaderElectionID:              leaseName,
+		LeaderElectionID:              gate.ControllerLease,
 		LeaderElectionNamespace:       p.Namespace,
 		LeaderElectionReleaseOnCancel: true,
 		HealthProbeBindAddress:        p.HealthAddress,

@@ -16,9 +16,6 @@ import (
 	"github.com/nodegate/nodegate/test/cluster"
 )
 
-// controllerLease is the Lease that the guarding replica holds.
-const controllerLease = "nodegate-controller"
-
 // controller is the one replica of nodegate-controller.
 type controller struct {
 	*program
@@ -124,7 +121,7 @@ func (w *World) ResumeGuard(ctx context.Context) error {
 
 func (w *World) awaitHolder(ctx context.Context, condition func(string) bool) error {
 	err := cluster.Await(ctx, func(ctx context.Context) (bool, error) {
-		lease, err := w.Admin.CoordinationV1().Leases(gate.Namespace).Get(ctx, controllerLease, metav1.GetOptions{})
+		lease, err := w.Admin.CoordinationV1().Leases(gate.Namespace).Get(ctx, gate.ControllerLease, metav1.GetOptions{})
 		if err != nil {
 			return false, err
 		}
@@ -139,7 +136,7 @@ func (w *World) awaitHolder(ctx context.Context, condition func(string) bool) er
 
 func (w *World) setHolder(ctx context.Context, holder string) error {
 	leases := w.Admin.CoordinationV1().Leases(gate.Namespace)
-	lease, err := leases.Get(ctx, controllerLease, metav1.GetOptions{})
+	lease, err := leases.Get(ctx, gate.ControllerLease, metav1.GetOptions{})
 	if err != nil {
 		return fmt.Errorf("reading the guard's Lease: %w", err)
 	}
