@@ -76,6 +76,8 @@ func newCheck(c *gate.Check) (Check, error) {
 		return ConflistCheck(*c.Conflist), nil
 	case c.HTTP != nil:
 		return newHTTPCheck(*c.HTTP), nil
+	case c.GRPC != nil:
+		return newGRPCCheck(*c.GRPC), nil
 	}
 	return nil, errors.New("its kind is not known to this version")
 }

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"strconv"
 
@@ -32,6 +33,18 @@ func (e endpoint) address(node *corev1.Node) (string, error) {
 	return net.JoinHostPort(host, strconv.Itoa(int(e.port))), nil
 }
 
+// askFor connects and asks. The question may depend on the address.
+func (e endpoint) askFor(ctx context.Context, node *corev1.Node, about func(address string) question) error {
+	address, err := e.address(node)
+	if err != nil {
+		return err
+	}
+	if err := askAt(ctx, "tcp", address, about(address)); err != nil {
+		return fmt.Errorf("%s: %w", address, err)
+	}
+	return nil
+}
+
 func internalIP(node *corev1.Node) string {
 	for _, address := range node.Status.Addresses {
 		if address.Type == corev1.NodeInternalIP {
@@ -41,13 +54,21 @@ func internalIP(node *corev1.Node) string {
 	return ""
 }
 
-// connect opens a connection, which the caller closes. An error is in a person's
+// question asks a server for its health on a connection, and returns why it is
+// not healthy. It does not close the connection.
+type question func(ctx context.Context, connection net.Conn) error
+
+// askAt connects and, if there is a question, asks it. An error is in a person's
 // words.
-func connect(ctx context.Context, network, address string) (net.Conn, error) {
+func askAt(ctx context.Context, network, address string, ask question) error {
 	var dialer net.Dialer
 	connection, err := dialer.DialContext(ctx, network, address)
 	if err != nil {
-		return nil, errors.New(explain(ctx, network, address, err))
+		return errors.New(explain(ctx, network, address, err))
 	}
-	return connection, nil
+	defer func() { _ = connection.Close() }() // nothing was to be kept
+	if ask == nil {
+		return nil
+	}
+	return ask(ctx, connection)
 }

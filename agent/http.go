@@ -25,30 +25,19 @@ const (
 // httpCheck asks an endpoint on this node.
 type httpCheck struct {
 	endpoint
-	get httpGet
+	path   string
+	secure bool
 }
 
 func newHTTPCheck(c gate.HTTPCheck) Check {
-	return httpCheck{endpoint{c.Host, c.Port}, httpGet{path: c.Path, secure: c.Scheme == corev1.URISchemeHTTPS}}
+	return httpCheck{endpoint{c.Host, c.Port}, c.Path, c.Scheme == corev1.URISchemeHTTPS}
 }
 
 // Check implements [Check].
 func (c httpCheck) Check(ctx context.Context, node *corev1.Node) error {
-	address, err := c.address(node)
-	if err != nil {
-		return err
-	}
-	connection, err := connect(ctx, "tcp", address)
-	if err != nil {
-		return fmt.Errorf("%s: %w", address, err)
-	}
-	defer func() { _ = connection.Close() }() // nothing was to be kept
-	get := c.get
-	get.host = address
-	if err := get.ask(ctx, connection); err != nil {
-		return fmt.Errorf("%s: %w", address, err)
-	}
-	return nil
+	return c.askFor(ctx, node, func(address string) question {
+		return httpGet{host: address, path: c.path, secure: c.secure}.ask
+	})
 }
 
 // httpGet is a question by HTTP. The server is healthy if its answer is a
@@ -97,15 +86,21 @@ func roundTrip(connection net.Conn, request *http.Request, transport *http.Trans
 	transport.DisableCompression = true
 	transport.MaxResponseHeaderBytes = maxHeaderBytes
 	answer, err := transport.RoundTrip(request)
-	switch {
-	case err == nil:
-		return answer, nil
-	case request.Context().Err() != nil:
-		return nil, errors.New("hung: it accepts, and does not answer in time")
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return nil, errors.New("it accepts, and hangs up without an answer")
+	if err != nil {
+		return nil, unanswered(request.Context(), err)
 	}
-	return nil, err
+	return answer, nil
+}
+
+// unanswered says in a person's words why no answer came from who accepted.
+func unanswered(ctx context.Context, err error) error {
+	switch {
+	case ctx.Err() != nil:
+		return errors.New("hung: it accepts, and does not answer in time")
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return errors.New("it accepts, and hangs up without an answer")
+	}
+	return err
 }
 
 // excerpt is the beginning of an answer's body, behind a colon, if there is one.

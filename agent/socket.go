@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
 	"syscall"
 
@@ -25,32 +24,24 @@ type socketCheck struct {
 	ask  question
 }
 
-// question asks a server for its health on a connection, and returns why it is
-// not healthy. It does not close the connection.
-type question func(ctx context.Context, connection net.Conn) error
-
 func newSocketCheck(c gate.SocketCheck) (Check, error) {
 	if len(c.Path) > gate.MaxSocketPath {
 		return nil, fmt.Errorf("socket path %s has %d bytes; the kernel allows %d", c.Path, len(c.Path), gate.MaxSocketPath)
 	}
+	const host = "localhost" // as the request calls the server: a path is no host
 	check := socketCheck{path: c.Path}
-	if c.HTTP != nil {
-		check.ask = httpGet{host: "localhost", path: c.HTTP.Path}.ask
+	switch {
+	case c.HTTP != nil:
+		check.ask = httpGet{host: host, path: c.HTTP.Path}.ask
+	case c.GRPC != nil:
+		check.ask = grpcHealth{host: host, service: c.GRPC.Service}.ask
 	}
 	return check, nil
 }
 
 // Check implements [Check].
 func (c socketCheck) Check(ctx context.Context, _ *corev1.Node) error {
-	connection, err := connect(ctx, "unix", c.path)
-	if err != nil {
-		return fmt.Errorf("socket %s: %w", c.path, err)
-	}
-	defer func() { _ = connection.Close() }() // nothing was to be kept
-	if c.ask == nil {
-		return nil
-	}
-	if err := c.ask(ctx, connection); err != nil {
+	if err := askAt(ctx, "unix", c.path, c.ask); err != nil {
 		return fmt.Errorf("socket %s: %w", c.path, err)
 	}
 	return nil

@@ -19,6 +19,7 @@ type Check struct {
 	Socket   *SocketCheck   `json:"socket,omitempty"`
 	Conflist *ConflistCheck `json:"conflist,omitempty"`
 	HTTP     *HTTPCheck     `json:"http,omitempty"`
+	GRPC     *GRPCCheck     `json:"grpc,omitempty"`
 }
 
 // SocketCheck passes while something accepts connections on a Unix socket and,
@@ -26,15 +27,22 @@ type Check struct {
 type SocketCheck struct {
 	// Path is absolute and at most [MaxSocketPath] bytes.
 	Path string `json:"path"`
-	// HTTP asks for health on the socket. Without it a connection that is accepted
-	// is enough, even of a server that never answers.
+	// HTTP or GRPC asks for health on the socket. Without either a connection that
+	// is accepted is enough, even of a server that never answers.
 	HTTP *HTTPHealth `json:"http,omitempty"`
+	GRPC *GRPCHealth `json:"grpc,omitempty"`
 }
 
 // HTTPHealth is what is asked on a socket. See [HTTPCheck].
 type HTTPHealth struct {
 	// Path begins with a slash. Default: /.
 	Path string `json:"path,omitempty"`
+}
+
+// GRPCHealth is what is asked on a socket. See [GRPCCheck].
+type GRPCHealth struct {
+	// Service is the service that is asked for. Default: the whole server.
+	Service string `json:"service,omitempty"`
 }
 
 // HTTPCheck passes while an endpoint on the node answers a GET with a status from
@@ -48,6 +56,16 @@ type HTTPCheck struct {
 	// Scheme is HTTP or HTTPS, whose certificate is not verified, as by a kubelet's
 	// probe. Default: HTTP.
 	Scheme corev1.URIScheme `json:"scheme,omitempty"`
+}
+
+// GRPCCheck passes while an endpoint on the node answers by the standard health
+// protocol, grpc.health.v1 without TLS, that it is SERVING.
+type GRPCCheck struct {
+	// Host is a loopback address, or [HostInternalIP]. Default: 127.0.0.1.
+	Host string `json:"host,omitempty"`
+	Port int32  `json:"port"`
+	// Service is the service that is asked for. Default: the whole server.
+	Service string `json:"service,omitempty"`
 }
 
 // HostInternalIP stands for the first internal address that the Node shows.
@@ -69,6 +87,7 @@ func (c *Check) kinds() []kind {
 		{"socket", c.Socket != nil},
 		{"conflist", c.Conflist != nil},
 		{"http", c.HTTP != nil},
+		{"grpc", c.GRPC != nil},
 	}
 }
 

@@ -31,6 +31,9 @@ func (c *Check) validate(path *field.Path) field.ErrorList {
 	if c.HTTP != nil {
 		faults = append(faults, c.HTTP.validate(path.Child("http"))...)
 	}
+	if c.GRPC != nil {
+		faults = append(faults, validateEndpoint(c.GRPC.Host, c.GRPC.Port, path.Child("grpc"))...)
+	}
 	return faults
 }
 
@@ -56,6 +59,9 @@ func (c *SocketCheck) validate(path *field.Path) field.ErrorList {
 	faults := validateSocketPath(c.Path, path.Child("path"))
 	if c.HTTP != nil {
 		faults = append(faults, validateURLPath(c.HTTP.Path, path.Child("http", "path"))...)
+	}
+	if c.HTTP != nil && c.GRPC != nil {
+		faults = append(faults, field.Invalid(path, c.Path, "only one of http, grpc may be set"))
 	}
 	return faults
 }

@@ -84,6 +84,9 @@ func (c *Check) setKindDefaults() {
 		setDefault(&c.HTTP.Path, "/")
 		setDefault(&c.HTTP.Scheme, corev1.URISchemeHTTP)
 	}
+	if c.GRPC != nil {
+		setDefault(&c.GRPC.Host, DefaultHost)
+	}
 }
 
 func setDefault[T comparable](field *T, value T) {

@@ -36,6 +36,9 @@ gates:
   - http: {port: 9000}
   - http: {host: InternalIP, port: 65535, path: "/livez?verbose", scheme: HTTPS}
     name: https
+  - grpc: {port: 9001, service: mesh.Agent}
+  - socket: {path: /run/mesh/grpc.sock, grpc: {}}
+    name: grpc-socket
 - name: storage
   taint: {key: storage.example.com/not-ready}
 `
@@ -69,6 +72,12 @@ func TestParseConfiguration(t *testing.T) {
 				}},
 				{Name: "https", Dwell: seconds(10), Timeout: seconds(2), HTTP: &gate.HTTPCheck{
 					Host: gate.HostInternalIP, Port: 65535, Path: "/livez?verbose", Scheme: corev1.URISchemeHTTPS,
+				}},
+				{Name: "grpc", Dwell: seconds(10), Timeout: seconds(2), GRPC: &gate.GRPCCheck{
+					Host: "127.0.0.1", Port: 9001, Service: "mesh.Agent",
+				}},
+				{Name: "grpc-socket", Dwell: seconds(10), Timeout: seconds(2), Socket: &gate.SocketCheck{
+					Path: "/run/mesh/grpc.sock", GRPC: &gate.GRPCHealth{},
 				}},
 			},
 		}, {
@@ -140,14 +149,15 @@ func TestParseConfiguration_Faults(t *testing.T) {
 		"a path as plugin": {header + "gates: [{name: a, taint: {key: a/b}, checks: [{conflist: {pluginType: ../x}}]}]\n", []string{"gates[0].checks[0].conflist.pluginType"}},
 		"an odd runtime":   {header + "gates: [{name: a, taint: {key: a/b}, checks: [{conflist: {pluginType: x, runtime: docker}}]}]\n", []string{`gates[0].checks[0].conflist.runtime: Unsupported value: "docker": supported values: "containerd", "cri-o"`}},
 		"bad durations":    {header + "gates: [{name: a, taint: {key: a/b}, checks: [{dwell: -1s, timeout: 0s, socket: {path: /x}}]}]\n", []string{"gates[0].checks[0].dwell", "gates[0].checks[0].timeout"}},
-		"bad endpoints": {header + checks(`http: {}`, `http: {host: localhost, port: 65536, path: x, scheme: FTP}`, `http: {host: 10.0.0.1, port: -1}`, `http: {host: "::1%lo", port: 1, path: "/\u0001"}`), []string{
+		"bad endpoints": {header + checks(`http: {}`, `http: {host: localhost, port: 65536, path: x, scheme: FTP}`, `http: {host: 10.0.0.1, port: -1}`, `http: {host: "::1%lo", port: 1, path: "/\u0001"}`, `grpc: {host: example.com}`), []string{
 			"gates[0].checks[0].http.port: Invalid value: 0",
 			`gates[0].checks[1].http.host: Invalid value: "localhost": must be a loopback address, such as 127.0.0.1 or ::1, or InternalIP`,
 			"gates[0].checks[1].http.port: Invalid value: 65536", `gates[0].checks[1].http.path: Invalid value: "x"`, `gates[0].checks[1].http.scheme: Unsupported value: "FTP": supported values: "HTTP", "HTTPS"`,
 			`gates[0].checks[2].http.host: Invalid value: "10.0.0.1"`, "gates[0].checks[2].http.port: Invalid value: -1",
 			`gates[0].checks[3].http.host: Invalid value: "::1%lo"`, "gates[0].checks[3].http.path: Invalid value",
+			`gates[0].checks[4].grpc.host: Invalid value: "example.com"`, "gates[0].checks[4].grpc.port: Invalid value: 0",
 		}},
-		"bad socket health": {header + checks(`socket: {path: /s, http: {path: x}}`), []string{`gates[0].checks[0].socket.http.path: Invalid value: "x"`}},
+		"bad socket health": {header + checks(`socket: {path: /s, http: {path: x}, grpc: {}}`), []string{"gates[0].checks[0].socket: Invalid value: \"/s\": only one of http, grpc may be set", `gates[0].checks[0].socket.http.path: Invalid value: "x"`}},
 		"too large":         {strings.Repeat("#", gate.MaxConfigurationBytes+1), []string{"1048577 bytes are too many"}},
 	} {
 		t.Run(name, func(t *testing.T) {
