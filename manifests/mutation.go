@@ -53,6 +53,10 @@ func mutatingPolicy(g *gate.Gate, name string, operation admissionregistrationv1
 
 // addTaint is the one mutation there is. The API server builds typed objects
 // only from a literal in the mutation itself, not from a variable.
+//
+// Where there is nothing to do, the patch is a test that fails, which leaves the
+// Node as it is: an API server that applies an empty patch writes the whole Node
+// as JSON and reads it again, twice for every write.
 func addTaint(g *gate.Gate, condition, fields string) []admissionregistrationv1.Mutation {
 	taint := fmt.Sprintf("Object.spec.taints{key: %s, %s, effect: %s}",
 		quote(g.Taint.Key), fields, quote(string(g.Taint.Effect)))
@@ -60,7 +64,7 @@ func addTaint(g *gate.Gate, condition, fields string) []admissionregistrationv1.
 ? (has(object.spec.taints)
   ? [JSONPatch{op: 'add', path: '/spec/taints/-', value: %s}]
   : [JSONPatch{op: 'add', path: '/spec/taints', value: [%s]}])
-: []`, condition, taint, taint)
+: [JSONPatch{op: 'test', path: '/kind', value: 'nothing to do'}]`, condition, taint, taint)
 	return []admissionregistrationv1.Mutation{{
 		PatchType: admissionregistrationv1.PatchTypeJSONPatch,
 		JSONPatch: &admissionregistrationv1.JSONPatch{Expression: expression},
@@ -90,26 +94,32 @@ func judgement(g *gate.Gate) []admissionregistrationv1.Variable {
 			annotation("object", bypass)+".hasValue()", annotation("oldObject", bypass)+".hasValue()")},
 		{Name: "stamps", Expression: stamps("oldObject", "object") + "\n+ " + times("variables.stored", "timeAdded")},
 		{Name: "clock", Expression: latest},
-		{Name: "bypassed", Expression: "variables.clock != '' && " + wellFormed("variables.bypass", gate.BypassExpression) +
-			" && variables.bypass.substring(6, 26) > variables.clock"},
+		{Name: "bypassed", Expression: wellFormed("variables.bypass", gate.BypassExpression) +
+			" && variables.clock != '' && variables.bypass.substring(6, 26) > variables.clock"},
 		{Name: "wellFormed", Expression: wellFormed("variables.heartbeat", gate.HeartbeatExpression)},
 		{Name: "tokens", Expression: "variables.heartbeat.split(' ')"},
 		{Name: "bootID", Expression: "oldObject.?status.?nodeInfo.?bootID.orValue('')"},
 		{Name: "alive", Expression: lines("&&", byAgent(g), "variables.present", changes(heartbeat))},
+		{Name: "timeless", Expression: timeless},
 		{Name: "verdict", Expression: verdict},
 		{Name: "cause", Expression: cause(g)},
 	}
 }
 
-// verdict tries the verdicts in the contract's order. The ttl is added to and
-// taken from the clock, never from the heartbeat's time, and nothing is parsed
-// that has not been matched.
-const verdict = `variables.bypassed ? 'Bypassed'
-: !variables.present ? 'Absent'
+// timeless is the verdict that holds at any time, or empty. It is all that an open
+// Node is judged by, and spares it the clock: reading all stamps is what costs.
+// Nothing is parsed that has not been matched.
+const timeless = `!variables.present ? 'Absent'
 : !variables.wellFormed ? 'Malformed'
 : variables.tokens[5] != 'node=' + oldObject.metadata.?uid.orValue('') ? 'OtherNode'
 : !variables.bootID.matches('[^0-]') || variables.tokens[4] != 'boot=' + variables.bootID ? 'OtherBoot'
 : variables.tokens[1] != 'ready=true' ? 'NotReady'
+: ''`
+
+// verdict tries the verdicts in the contract's order. The ttl is added to and
+// taken from the clock, never from the heartbeat's time.
+const verdict = `variables.bypassed ? 'Bypassed'
+: variables.timeless != '' ? variables.timeless
 : variables.alive ? 'Fresh'
 : variables.clock == '' ? 'Expired'
 : timestamp(variables.tokens[2].substring(5)) > timestamp(variables.clock) + duration(variables.tokens[3].substring(4)) ? 'FromFuture'
@@ -117,18 +127,15 @@ const verdict = `variables.bypassed ? 'Bypassed'
 : 'Fresh'`
 
 func cause(g *gate.Gate) string {
-	var opening, timeless []string
+	var opening []string
 	for _, v := range gate.Verdicts() {
 		if v.Opens() {
 			opening = append(opening, string(v))
 		}
-		if v.Timeless() {
-			timeless = append(timeless, string(v))
-		}
 	}
 	return fmt.Sprintf(`!(%s) ? %s
 : variables.stored.size() > 0 ? (variables.verdict in %s ? '' : %s)
-: variables.adopted && variables.verdict in %s ? %s
+: variables.adopted && variables.timeless != '' && !variables.bypassed ? %s
 : ''`, governed("oldObject", g.NodeSelector), quote(string(gate.CauseGoverned)),
-		quoteAll(opening), quote(string(gate.CauseKept)), quoteAll(timeless), quote(string(gate.CauseEvidence)))
+		quoteAll(opening), quote(string(gate.CauseKept)), quote(string(gate.CauseEvidence)))
 }
