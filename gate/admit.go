@@ -48,8 +48,8 @@ type Decision struct {
 	// Value is the taint's value: as stored where it is put back, else the
 	// gate's.
 	Value string
-	// TimeAdded is the taint's time, where it is put back and a time is known: the
-	// Node's [Gate.LatestTime].
+	// TimeAdded is the taint's time where it is put back: as stored or, if that is
+	// later, when the heartbeat expired or the bypass ended for which it is.
 	TimeAdded *metav1.Time
 	// Cause says why, where Arm is set.
 	Cause Cause
@@ -68,12 +68,12 @@ func (g *Gate) Admit(w Write, now time.Time) Decision {
 	case w.Subresource != "" || w.New == nil || !g.Governs(w.New):
 		return Decision{}
 	case w.Operation == admissionv1.Create:
-		return g.decide(w, CauseCreated, "")
+		return g.decide(w, CauseCreated, "", now)
 	case w.Operation != admissionv1.Update || w.Old == nil || w.kubelet():
 		return Decision{}
 	}
 	verdict := g.JudgeWrite(w, now)
-	return g.decide(w, g.cause(w, verdict), verdict)
+	return g.decide(w, g.cause(w, verdict), verdict, now)
 }
 
 // JudgeWrite is the verdict on the result of an UPDATE. A heartbeat that the
@@ -102,7 +102,7 @@ func (g *Gate) cause(w Write, verdict Verdict) Cause {
 
 // decide arms for the cause, unless there is none or the result is armed
 // already.
-func (g *Gate) decide(w Write, cause Cause, verdict Verdict) Decision {
+func (g *Gate) decide(w Write, cause Cause, verdict Verdict, now time.Time) Decision {
 	if cause == "" || g.Armed(w.New) {
 		return Decision{Verdict: verdict}
 	}
@@ -111,12 +111,34 @@ func (g *Gate) decide(w Write, cause Cause, verdict Verdict) Decision {
 		return d
 	}
 	if stored, ok := g.find(w.Old.Spec.Taints); ok {
-		d.Value = stored.Value
-		if at := g.LatestTime(w.Old, w.New); validClock(at) {
+		d.Value, d.TimeAdded = stored.Value, stored.TimeAdded
+		if at := g.overSince(w, verdict, now); at.After(notedTime(stored)) {
 			d.TimeAdded = &metav1.Time{Time: at}
 		}
 	}
 	return d
+}
+
+// overSince is since when the clock shows what the verdict rests on, that the
+// heartbeat expired or the bypass ended, or zero if it rests on no time. Noted on
+// the taint it is a clock that leads to the same verdict again, and it is the same
+// at every removal, so that all but the first change nothing.
+func (g *Gate) overSince(w Write, verdict Verdict, now time.Time) time.Time {
+	var since time.Time
+	if !validClock(now) {
+		return since
+	}
+	if bypass, err := ParseBypass(w.New.Annotations[g.BypassAnnotation()]); err == nil && verdict != Bypassed {
+		since = bypass.Until
+	}
+	if verdict != Expired {
+		return since
+	}
+	hb, err := ParseHeartbeat(w.New.Annotations[g.HeartbeatAnnotation()])
+	if expiry := hb.Time.Add(hb.TTL); err == nil && expiry.After(since) {
+		return expiry
+	}
+	return since
 }
 
 // FinalMessage is what the caller reads of a write that leaves the Node open

@@ -128,18 +128,26 @@ func validClock(t time.Time) bool {
 // LatestTime is what the policies take for now: the [LatestStamp] of the stored
 // and the sent Node, or, if that is later, the time of the gate's stored taint.
 // Stamps can be lost: a write that only removes is not stamped itself, and takes
-// away the stamp of whoever set what it removes. So admission notes the time on
-// the taint that it puts back, where it cannot be lost but with the taint. It is
-// no more trustworthy than a stamp.
+// away the stamp of whoever set what it removes. So admission notes on the taint
+// that it puts back since when it must be there, see [Decision.TimeAdded], which
+// cannot be lost but with the taint. It is no more trustworthy than a stamp.
 func (g *Gate) LatestTime(old, sent *corev1.Node) time.Time {
 	latest := LatestStamp(old, sent)
 	if old == nil {
 		return latest
 	}
-	if t, ok := g.find(old.Spec.Taints); ok && t.TimeAdded != nil && validClock(t.TimeAdded.Time) && t.TimeAdded.After(latest) {
-		latest = t.TimeAdded.UTC()
+	if t, ok := g.find(old.Spec.Taints); ok && notedTime(t).After(latest) {
+		latest = notedTime(t)
 	}
 	return latest
+}
+
+// notedTime is the time on a taint, or zero if that is no clock's.
+func notedTime(t corev1.Taint) time.Time {
+	if t.TimeAdded == nil || !validClock(t.TimeAdded.Time) {
+		return time.Time{}
+	}
+	return t.TimeAdded.UTC()
 }
 
 // LatestStamp is the latest time in the managedFields of the Nodes, the clock of

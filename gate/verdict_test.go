@@ -67,6 +67,42 @@ func TestGenerator_Reaches(t *testing.T) {
 	}
 }
 
+// TestAdmit_PutsTheSameTaintBack: a taint that was put back once is put back just
+// so the next time, by a judge that knows nothing but it and whose clock has moved
+// on. So a removal without end is one write at most.
+func TestAdmit_PutsTheSameTaintBack(t *testing.T) {
+	cfg := cases.Config()
+	g := &cfg.Gates[0]
+	generator := gen.Write(cfg)
+	kept := 0
+	for seed := range 20000 {
+		w := generator.Example(seed)
+		first := g.Admit(w, g.LatestTime(w.Old, w.New))
+		if first.Cause != gate.CauseKept || gate.LatestStamp(w.Old, w.New).IsZero() {
+			continue
+		}
+		kept++
+		old := w.New.DeepCopy()
+		old.UID, old.Status = w.Old.UID, w.Old.Status
+		old.Spec.Taints = g.Apply(first, old.Spec.Taints)
+		for _, stamps := range [][]metav1.ManagedFieldsEntry{nil, {{Time: &metav1.Time{Time: gen.Now.Add(100 * time.Hour)}}}} {
+			again := w
+			again.Old, again.New = old.DeepCopy(), w.New.DeepCopy()
+			again.Old.ManagedFields, again.New.ManagedFields = stamps, stamps
+			if first.Verdict == gate.FromFuture && stamps != nil {
+				continue // it becomes fresh, and then expires
+			}
+			second := g.Admit(again, g.LatestTime(again.Old, again.New))
+			if diff := cmp.Diff(g.Apply(first, nil), g.Apply(second, nil)); diff != "" {
+				t.Fatalf("seed %d, verdicts %s and %s, -first +second removal:\n%s", seed, first.Verdict, second.Verdict, diff)
+			}
+		}
+	}
+	if kept == 0 {
+		t.Error("no random write is a removal")
+	}
+}
+
 func TestLatestStamp(t *testing.T) {
 	at := func(times ...time.Time) *corev1.Node {
 		node := &corev1.Node{}

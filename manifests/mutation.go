@@ -30,11 +30,10 @@ func updatePolicy(g *gate.Gate) *admissionregistrationv1.MutatingAdmissionPolicy
 		{Name: "governed", Expression: governed("object", g.NodeSelector)},
 		{Name: "not-a-kubelet", Expression: "!" + kubelet},
 	}
-	policy.Spec.Variables = judgement(g)
+	policy.Spec.Variables = append(judgement(g), since()...)
 	policy.Spec.Mutations = addTaint(g, "!variables.armed && variables.cause != ''",
 		fmt.Sprintf("value: (variables.stored.size() > 0 ? variables.stored[0].?value.orValue('') : %s), "+
-			"?timeAdded: (variables.stored.size() > 0 && variables.clock != '' ? optional.of(variables.clock) : optional.none())",
-			quote(g.Taint.Value)))
+			"?timeAdded: optional.ofNonZeroValue(variables.since)", quote(g.Taint.Value)))
 	return policy
 }
 
@@ -103,6 +102,21 @@ func judgement(g *gate.Gate) []admissionregistrationv1.Variable {
 		{Name: "timeless", Expression: timeless},
 		{Name: "verdict", Expression: verdict},
 		{Name: "cause", Expression: cause(g)},
+	}
+}
+
+// since is the time of a taint that is put back: what [gate.Decision.TimeAdded]
+// is in Go.
+func since() []admissionregistrationv1.Variable {
+	return []admissionregistrationv1.Variable{
+		{Name: "over", Expression: `variables.clock == '' ? ''
+: [!variables.bypassed && ` + wellFormed("variables.bypass", gate.BypassExpression) + ` ? variables.bypass.substring(6, 26) : '',
+   variables.verdict == 'Expired' ? string(timestamp(variables.tokens[2].substring(5)) + duration(variables.tokens[3].substring(4))) : ''].max()`},
+		{Name: "since", Expression: `variables.stored.size() == 0 ? ''
+: variables.over != '' && !` + times("variables.stored", "timeAdded") + `
+.exists(t, t >= variables.over) ? variables.over
+: variables.stored[0].?timeAdded.orValue(null) != null ? string(variables.stored[0].timeAdded)
+: ''`},
 	}
 }
 

