@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/nodegate/nodegate/gate"
+	"github.com/nodegate/nodegate/test/cluster"
 )
 
 var (
@@ -286,14 +287,15 @@ func TestAgent_NodeComesAndGoes(t *testing.T) {
 func TestAgent_SurvivesAnOutage(t *testing.T) {
 	w := newWorld(t)
 	w.create(thisBoot, governedLabels())
-	wire := newProxy(t, w.cluster.Admin.Host)
-	config := w.identity()
-	config.Host = wire.address()
+	wire, err := cluster.NewWire(w.cluster.Admin)
+	w.ok(err)
+	t.Cleanup(wire.Cut)
+	config := wire.Config(w.identity())
 	check := &lever{}
 	a, _ := w.run(w.options(config, check))
 	w.eventuallyOpen()
 
-	wire.cut()
+	wire.Cut()
 	check.set(false)
 	w.eventually(func() string {
 		if ok, reasons := a.Ready(); ok {
@@ -310,7 +312,7 @@ func TestAgent_SurvivesAnOutage(t *testing.T) {
 	if node := w.node(); !saysReady(node, true) {
 		t.Error("a write came through the cut wire")
 	}
-	wire.mend()
+	w.ok(wire.Mend())
 	w.eventuallyNode("closed", func(n *corev1.Node) bool { return saysReady(n, false) && !isOpen(n) })
 	check.set(true)
 	w.eventuallyOpen()

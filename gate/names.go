@@ -22,6 +22,15 @@ const (
 	// [TimeLayout], at which nodegate was first installed. Upgrades MUST carry it
 	// over: the guard adopts Nodes that were created after it.
 	InstalledAtAnnotation = Group + "/installed-at"
+
+	// BreakerPrefix and a gate's name are the annotation on the guard's Lease that
+	// says how many Nodes were armed lately for their agent's silence, and whether
+	// that was too many to go on.
+	BreakerPrefix = "breaker." + Group + "/"
+
+	// SuspendedAnnotation on the guard's Lease says until when, and why, no Node is
+	// armed for its agent's silence.
+	SuspendedAnnotation = Group + "/expiry-suspended"
 )
 
 // The default gate.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,9 +14,16 @@ import (
 	"github.com/nodegate/nodegate/gate"
 )
 
+// writeTimeout bounds one write, so that an API server that does not answer holds
+// no worker for ever. Whether it was done shows when the Node is looked at again.
+const writeTimeout = 10 * time.Second
+
 // act does what was decided, as the mode allows.
 func (g *Guard) act(ctx context.Context, node *corev1.Node, mode gate.Mode, steps []step) error {
 	g.endTroubles(steps)
+	if err := g.restrain(ctx, mode, steps); err != nil {
+		return err
+	}
 	switch mode {
 	case gate.ModeEnforce:
 		return g.enforce(ctx, node, steps)
@@ -45,15 +53,32 @@ func (g *Guard) enforce(ctx context.Context, node *corev1.Node, steps []step) er
 	if len(arm) == 0 {
 		return nil
 	}
+	for _, s := range arm {
+		g.memory.arming(s.in, s.decision)
+	}
 	if err := g.write(ctx, node, arm); err != nil {
+		g.release(arm)
 		return err
 	}
+	unseen := g.memory.unseenSince(node)
 	for _, s := range arm {
 		g.memory.acted(s.in, s.decision)
-		g.Metrics.armed(s.in.gate, s.reason)
+		g.Metrics.armed(s.in.gate, s.reason, g.now().Sub(exposedSince(s, unseen)))
 		g.log().Info("Armed Node", "node", node.Name, "gate", s.in.gate.Name, "reason", s.reason, "message", s.message)
 	}
 	return nil
+}
+
+// exposedSince is when it showed that the Node should be armed: when the trouble
+// began, when the guard was told of what shows it, or when it looked.
+func exposedSince(s step, unseen time.Time) time.Time {
+	switch {
+	case !s.since.IsZero():
+		return s.since
+	case !unseen.IsZero():
+		return unseen
+	}
+	return s.in.now
 }
 
 // observe counts what would have been armed, each trouble once: an armed Node
@@ -79,6 +104,8 @@ func (g *Guard) write(ctx context.Context, node *corev1.Node, arm []step) error 
 		return fmt.Errorf("encoding patch of node %q: %w", node.Name, err)
 	}
 	target := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.Name}}
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
 	err = g.Client.Patch(ctx, target, client.RawPatch(types.JSONPatchType, patch), client.FieldOwner(gate.ManagerGuard))
 	if err != nil {
 		return fmt.Errorf("arming node %q: %w", node.Name, err)

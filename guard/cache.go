@@ -66,7 +66,7 @@ func trimNode(object any) (any, error) {
 	return trimmed, nil
 }
 
-// trimPod keeps of a pod where it is and whether it is Ready.
+// trimPod keeps of a pod where it is, whether it runs and whether it is Ready.
 func trimPod(object any) (any, error) {
 	pod, ok := object.(*corev1.Pod)
 	if !ok {
@@ -82,7 +82,18 @@ func trimPod(object any) (any, error) {
 			}}
 		}
 	}
+	for i := range pod.Status.ContainerStatuses {
+		trimmed.Status.ContainerStatuses = append(trimmed.Status.ContainerStatuses, trimContainer(&pod.Status.ContainerStatuses[i]))
+	}
 	return trimmed, nil
+}
+
+func trimContainer(status *corev1.ContainerStatus) corev1.ContainerStatus {
+	trimmed := corev1.ContainerStatus{RestartCount: status.RestartCount}
+	if status.State.Running != nil {
+		trimmed.State.Running = &corev1.ContainerStateRunning{}
+	}
+	return trimmed
 }
 
 func trimMeta(meta metav1.ObjectMeta) metav1.ObjectMeta {

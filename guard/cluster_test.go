@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -47,9 +48,13 @@ type environment struct {
 	cfg    *gate.Configuration
 }
 
+func TestMain(m *testing.M) {
+	ctrl.SetLogger(logr.Discard())
+	os.Exit(m.Run())
+}
+
 func newEnvironment(t *testing.T) *environment {
 	t.Helper()
-	ctrl.SetLogger(logr.Discard())
 	c, err := cluster.Start()
 	if err != nil {
 		t.Fatal(err)
@@ -73,15 +78,31 @@ func newEnvironment(t *testing.T) *environment {
 	e.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: gate.Namespace}})
 	e.create(t, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default", Namespace: gate.Namespace}})
 	e.create(t, daemonSet())
-	e.run(t)
+	// A fleet of which the tests arm less than the breaker lets pass.
+	for i := range 40 {
+		e.node(t, fmt.Sprintf("fleet-%d", i), setup{labels: map[string]string{"no-agent": ""}})
+	}
+	e.guard(t, e.config, e.cfg)
 	return e
 }
 
-// run starts a guard and stops it when the test ends.
-func (e *environment) run(t *testing.T) {
+// troubled is a gate that only a guard of its own knows.
+const troubled = "troubled"
+
+func troubledGate() gate.Gate {
+	return gate.Gate{
+		Name:         troubled,
+		Taint:        gate.Taint{Key: "example.com/troubled", Effect: corev1.TaintEffectNoSchedule},
+		NodeSelector: &metav1.LabelSelector{MatchLabels: map[string]string{troubled: "true"}},
+		Agent:        gate.Agent{Namespace: gate.Namespace, ServiceAccount: troubled, PodLabels: map[string]string{"app": troubled}},
+	}
+}
+
+// guard starts a guard and stops it when the test ends.
+func (e *environment) guard(t *testing.T, reach *rest.Config, cfg *gate.Configuration) {
 	t.Helper()
-	mgr, err := ctrl.NewManager(e.config, ctrl.Options{
-		Cache:      guard.CacheOptions(e.cfg),
+	mgr, err := ctrl.NewManager(reach, ctrl.Options{
+		Cache:      guard.CacheOptions(cfg),
 		Metrics:    metricsserver.Options{BindAddress: "0"},
 		Controller: config.Controller{SkipNameValidation: new(true)},
 	})
@@ -91,7 +112,7 @@ func (e *environment) run(t *testing.T) {
 	g := &guard.Guard{
 		Client:        mgr.GetClient(),
 		Log:           slog.New(slog.DiscardHandler),
-		Configuration: func() *gate.Configuration { return e.cfg },
+		Configuration: func() *gate.Configuration { return cfg },
 		Clock:         e.clock,
 		InstalledAt:   time.Now().Add(-time.Hour),
 	}
@@ -253,12 +274,18 @@ func (e *environment) await(t *testing.T, node *corev1.Node, wanted func(*corev1
 	return nil
 }
 
-func (e *environment) expectOpen(t *testing.T, node *corev1.Node) {
+func (e *environment) get(t *testing.T, name string) *corev1.Node {
 	t.Helper()
-	now := &corev1.Node{}
-	if err := e.admin.Get(t.Context(), client.ObjectKeyFromObject(node), now); err != nil {
+	node := &corev1.Node{}
+	if err := e.admin.Get(t.Context(), client.ObjectKey{Name: name}, node); err != nil {
 		t.Fatal(err)
 	}
+	return node
+}
+
+func (e *environment) expectOpen(t *testing.T, node *corev1.Node) {
+	t.Helper()
+	now := e.get(t, node.Name)
 	for i := range e.cfg.Gates {
 		if e.cfg.Gates[i].Armed(now) {
 			t.Errorf("node %s is armed by gate %s", node.Name, e.cfg.Gates[i].Name)
@@ -267,6 +294,7 @@ func (e *environment) expectOpen(t *testing.T, node *corev1.Node) {
 }
 
 func TestGuard_OnAnAPIServer(t *testing.T) {
+	t.Parallel()
 	e := newEnvironment(t)
 	// Subtests run side by side: some of them wait for real time to pass.
 	t.Run("reasons", func(t *testing.T) {
@@ -280,6 +308,8 @@ func TestGuard_OnAnAPIServer(t *testing.T) {
 			"a node whose agent pod stays away is armed":      e.agentAbsent,
 			"a bypass opens until its end":                    e.bypass,
 			"a DaemonSet that comes to a node ends its peace": e.daemonSetComes,
+			"writes go wrong in every way":                    e.faults,
+			"somebody removes the taint for ever":             e.untainter,
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
@@ -291,6 +321,9 @@ func TestGuard_OnAnAPIServer(t *testing.T) {
 }
 
 func (e *environment) evidence(t *testing.T) {
+	want := map[string]string{
+		"other-boot": "OtherBoot", "other-node": "OtherNode", "not-ready": "NotReady", "from-future": "FromFuture", "malformed": "Malformed", "lonely": "Malformed",
+	}
 	reasons := map[string]setup{
 		"other-boot":  {heartbeat: func(hb *gate.Heartbeat) { hb.BootID = nextBoot }},
 		"other-node":  {heartbeat: func(hb *gate.Heartbeat) { hb.NodeUID = "another" }},
@@ -309,6 +342,7 @@ func (e *environment) evidence(t *testing.T) {
 		if !slices.ContainsFunc(node.ManagedFields, func(f metav1.ManagedFieldsEntry) bool { return f.Manager == gate.ManagerGuard }) {
 			t.Errorf("%s: the field manager is not %s", name, gate.ManagerGuard)
 		}
+		e.expectEvent(t, metav1.NamespaceDefault, name, want[name])
 	}
 }
 

@@ -2,6 +2,7 @@ package guard
 
 import (
 	"fmt"
+	"strconv"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -64,6 +65,8 @@ type decision struct {
 	// arm says to act on the reason. It is not set where that was done already
 	// and the agent has answered with a heartbeat.
 	arm bool
+	// since is when the trouble began, as far as it shows; else zero.
+	since time.Time
 	// lookAgain is when time alone may change the decision; zero if never.
 	lookAgain time.Time
 }
@@ -87,7 +90,9 @@ func decide(in input) decision {
 	for _, rule := range rules() {
 		reason, message, lookAgain := rule(in)
 		if reason != "" {
-			return decision{reason: reason, message: message, arm: !in.answered(reason), lookAgain: lookAgain}
+			return decision{
+				reason: reason, message: message, arm: !in.answered(reason), since: in.began(reason), lookAgain: lookAgain,
+			}
 		}
 		d.lookAgain = earlier(d.lookAgain, lookAgain)
 	}
@@ -156,14 +161,17 @@ func (in input) adopted() bool {
 // heartbeats; see [Guard.InstalledAt].
 func (in input) watched() bool { return in.installedAt.IsZero() || in.adopted() }
 
-// agentBelongs reports whether an agent DaemonSet should run a pod on the Node. A
-// guard without admission and heartbeats takes a bound pod's word for it.
+// agentBelongs reports whether an agent DaemonSet should run a pod on the Node, or
+// lets one that is there stay. A guard without admission and heartbeats takes a
+// bound pod's word for it.
 func (in input) agentBelongs() bool {
-	if in.installedAt.IsZero() && len(in.pods) > 0 {
+	bound := len(in.pods) > 0
+	if in.installedAt.IsZero() && bound {
 		return true
 	}
 	for i := range in.daemonSets {
-		if shouldRun(&in.daemonSets[i], in.node, in.gate) {
+		ds := &in.daemonSets[i]
+		if shouldRun(ds, in.node, in.gate) || bound && mayStay(ds, in.node, in.gate) {
 			return true
 		}
 	}
@@ -220,6 +228,18 @@ func (in input) answered(reason Reason) bool {
 	return heartbeat == "" || heartbeat != in.trouble.actedOn
 }
 
+// began is when a trouble that rests on time began.
+func (in input) began(reason Reason) time.Time {
+	switch reason {
+	case Expired:
+		hb, _ := in.heartbeat()
+		return hb.Time.Add(hb.TTL)
+	case AgentAbsent:
+		return in.trouble.missingSince
+	}
+	return time.Time{}
+}
+
 func (in input) verdict() gate.Verdict { return gate.Judge(in.node, in.gate, in.now) }
 
 // heartbeat is the Node's, if it is one.
@@ -239,6 +259,34 @@ func (in input) bypass() (gate.Bypass, bool) {
 	}
 	bypass, err := gate.ParseBypass(in.node.Annotations[in.gate.BypassAnnotation()])
 	return bypass, err == nil
+}
+
+// running names the agent's processes that run on the node, as far as its pods
+// show them: one that ends, or starts anew, is not the same any more.
+func (in input) running() []string {
+	var all []string
+	for i := range in.pods {
+		if process := processOf(&in.pods[i]); process != "" {
+			all = append(all, process)
+		}
+	}
+	return all
+}
+
+// processOf names what runs in a pod all of whose containers run, or is empty.
+func processOf(pod *corev1.Pod) string {
+	if len(pod.Status.ContainerStatuses) == 0 {
+		return ""
+	}
+	restarts := int32(0)
+	for i := range pod.Status.ContainerStatuses {
+		status := &pod.Status.ContainerStatuses[i]
+		if status.State.Running == nil {
+			return ""
+		}
+		restarts += status.RestartCount
+	}
+	return string(pod.UID) + "/" + strconv.Itoa(int(restarts))
 }
 
 func podReady(pod *corev1.Pod) bool {

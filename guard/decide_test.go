@@ -212,6 +212,23 @@ func TestDecide(t *testing.T) {
 		"expired, no DaemonSet though a pod is bound": {
 			in: newInput(at(expiry), noDaemonSet, func(in *input) { in.pods[0] = agentPod("agent-1", false) }), want: none,
 		},
+		"expired, the pod stays though a later taint keeps new ones away": {
+			in: newInput(at(expiry), taint("dedicated", corev1.TaintEffectNoSchedule)), want: Expired,
+		},
+		"expired, a later taint keeps pods away and there is none": {
+			in: newInput(at(expiry), noPods, taint("dedicated", corev1.TaintEffectNoSchedule)), want: none,
+		},
+		"expired, a later taint drives the pod away": {
+			in: newInput(at(expiry), taint("dedicated", corev1.TaintEffectNoExecute)), want: none,
+		},
+		"expired, of two DaemonSets the second belongs here": {
+			in: newInput(at(expiry), elsewhere, func(in *input) {
+				in.daemonSets = append(in.daemonSets, *agentDaemonSet())
+			}), want: Expired,
+		},
+		"expired, the pod is pending": {
+			in: newInput(at(expiry), func(in *input) { in.pods[0].Status = corev1.PodStatus{Phase: corev1.PodPending} }), want: Expired,
+		},
 		"expired, the DaemonSet does not belong here": {in: newInput(at(expiry), elsewhere), want: none},
 		"expired by a clock that was never set":       {in: newInput(at(time.Unix(10, 0))), want: none, lookAgain: expiry},
 		"a fresh heartbeat where no agent belongs":    {in: newInput(elsewhere), want: none},

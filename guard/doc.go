@@ -10,4 +10,14 @@
 // function of what it sees (decide.go); what it remembers between two looks is
 // only since when a node has had no Ready agent pod, and what it has done about
 // that.
+//
+// An agent's silence is weaker evidence than what it says. How many Nodes may be
+// armed for it is limited (breaker.go), and after a time in which no agent could
+// have been heard none is (suspend.go). Both stand on the leader's [Lease]. Every
+// arming and opening that is seen is told, whoever did it (narrate.go).
+//
+// It needs get, list, watch and patch on nodes; list and watch on pods and
+// daemonsets in the agents' namespaces; get, update and create on its Lease; and
+// create and patch on events.k8s.io events in the Lease's namespace and in
+// "default", where those of Nodes are.
 package guard

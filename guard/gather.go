@@ -90,6 +90,13 @@ func (s *silence) changed(g *gate.Gate, none bool) bool {
 	return news
 }
 
+// forget drops a gate that is not configured any more.
+func (s *silence) forget(gateName string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.gates, gateName)
+}
+
 // noteDaemonSets says when the gate's last agent DaemonSet goes, and when one
 // comes.
 func (g *Guard) noteDaemonSets(gt *gate.Gate, count int) {
@@ -101,6 +108,8 @@ func (g *Guard) noteDaemonSets(gt *gate.Gate, count int) {
 	if none {
 		g.log().Warn("No agent DaemonSet: Nodes are not armed for Expired or AgentAbsent",
 			"gate", gt.Name, "namespace", gt.Agent.Namespace, "podLabels", gt.Agent.PodLabels)
+		g.tellOfFleet(corev1.EventTypeWarning, "NoAgentDaemonSet", "Search/"+gt.Name, fmt.Sprintf(
+			"Gate %q: no DaemonSet in namespace %s creates agent pods, so that no Node is armed for Expired or AgentAbsent", gt.Name, gt.Agent.Namespace))
 		return
 	}
 	g.log().Info("Agent DaemonSet found", "gate", gt.Name, "namespace", gt.Agent.Namespace)

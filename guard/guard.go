@@ -2,11 +2,13 @@ package guard
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -14,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -63,9 +66,18 @@ type Guard struct {
 	InstalledAt time.Time
 	// Metrics count what the guard does. Default: none.
 	Metrics *Metrics
+	// Lease is the lock of the manager's leader election, if that was made by
+	// [NewLease]: there the guard leaves what the one that follows must know. By it
+	// it also sees that nobody led for a while, or that the API server did not
+	// answer. Default: none of this is known.
+	Lease *Lease
+	// Events are written by it, each repetition counted. Default: the manager's.
+	Events events.EventRecorder
 
 	memory memory
 	silent silence
+	term   term
+	teller *teller
 	// live reads past the cache, to decide anew after a conflict.
 	live client.Reader
 	// indexed says that the client finds pods by node.
@@ -87,6 +99,15 @@ func (g *Guard) SetupWithManager(mgr ctrl.Manager) error {
 		return err
 	}
 	g.indexed = true
+	if g.Events == nil {
+		g.Events = mgr.GetEventRecorder(gate.ManagerGuard)
+	}
+	g.teller = newTeller(g.Events, g.Metrics)
+	for _, run := range []leaderRunnable{g.lead, g.teller.run} {
+		if err := mgr.Add(run); err != nil {
+			return fmt.Errorf("adding the guard to the manager: %w", err)
+		}
+	}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named(Name).
 		WithOptions(controller.Options{
@@ -95,12 +116,23 @@ func (g *Guard) SetupWithManager(mgr ctrl.Manager) error {
 			MaxConcurrentReconciles: workers,
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](minRetry, maxRetry),
 		}).
-		For(&corev1.Node{}, builder.WithPredicates(nodeChanged())).
+		Watches(&corev1.Node{}, g.nodeSeen(), builder.WithPredicates(nodeChanged())).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(nodeOfPod), builder.WithPredicates(podChanged())).
 		Watches(&appsv1.DaemonSet{}, handler.EnqueueRequestsFromMapFunc(g.allNodes), builder.WithPredicates(daemonSetChanged())).
 		WatchesRawSource(source.Func(g.watchConfiguration)).
 		Complete(g)
 }
+
+// leaderRunnable runs while this replica leads.
+type leaderRunnable func(context.Context) error
+
+var _ manager.LeaderElectionRunnable = leaderRunnable(nil)
+
+// Start implements [manager.Runnable].
+func (run leaderRunnable) Start(ctx context.Context) error { return run(ctx) }
+
+// NeedLeaderElection implements [manager.LeaderElectionRunnable].
+func (leaderRunnable) NeedLeaderElection() bool { return true }
 
 // configuration is the one in force.
 func (g *Guard) configuration() *gate.Configuration {

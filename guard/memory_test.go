@@ -37,3 +37,46 @@ func TestMemory_ReadyInBetween(t *testing.T) {
 		}
 	}
 }
+
+// TestMemory_AProcessEnds: an agent that has served and died before its pod was
+// ever Ready is absent from then on, whatever it wrote before.
+func TestMemory_AProcessEnds(t *testing.T) {
+	pod := func(restarts int32, running bool) func(*input) {
+		return func(in *input) {
+			p := agentPod("agent-1", false)
+			p.UID = "1"
+			status := corev1.ContainerStatus{RestartCount: restarts}
+			if running {
+				status.State.Running = &corev1.ContainerStateRunning{}
+			}
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{status}
+			in.pods = []corev1.Pod{p}
+		}
+	}
+	wrote, died := now.Add(10*time.Second), now.Add(20*time.Second)
+	for name, end := range map[string]func(*input){
+		"the pod is deleted":       noPods,
+		"the container has ended":  pod(0, false),
+		"the container runs again": pod(1, true),
+	} {
+		t.Run(name, func(t *testing.T) {
+			var m memory
+			look := func(at time.Time, change func(*input)) decision {
+				in := newInput(change, heartbeatOf(wrote))
+				in.now = at
+				in.trouble = m.look(in)
+				return decide(in)
+			}
+			look(now, pod(0, true))
+			if d := look(wrote, pod(0, true)); d.reason != "" || !d.lookAgain.Equal(wrote.Add(ttl)) {
+				t.Errorf("while it serves: %+v", d)
+			}
+			if d := look(died, end); d.reason != "" || !d.lookAgain.Equal(died.Add(Grace)) {
+				t.Errorf("when it has died: %+v", d)
+			}
+			if d := look(died.Add(Grace), end); d.reason != AgentAbsent || !d.since.Equal(died) {
+				t.Errorf("after the grace: %+v", d)
+			}
+		})
+	}
+}

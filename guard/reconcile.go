@@ -21,15 +21,21 @@ const attempts = 5
 type step struct {
 	in input
 	decision
+	// reserved says that the breaker has counted the arming.
+	reserved bool
 }
 
 // Reconcile looks at one Node: it gathers what there is to know, decides for
 // every gate, and arms where it must.
 func (g *Guard) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	if err := g.begin(ctx); err != nil {
+		return reconcile.Result{}, err
+	}
 	node := &corev1.Node{}
 	if err := g.Client.Get(ctx, request.NamespacedName, node); err != nil {
 		return g.gone(request.Name, err)
 	}
+	unseen := g.memory.unseenSince(node)
 	for attempt := 1; ; attempt++ {
 		cfg := g.configuration()
 		steps, err := g.decideAll(ctx, node, cfg.Gates)
@@ -38,6 +44,7 @@ func (g *Guard) Reconcile(ctx context.Context, request reconcile.Request) (recon
 		}
 		err = g.act(ctx, node, cfg.Mode, steps)
 		if err == nil {
+			g.memory.seen(node, unseen)
 			return g.nextLook(steps), nil
 		}
 		if !apierrors.IsConflict(err) || attempt == attempts {

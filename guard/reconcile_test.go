@@ -151,10 +151,20 @@ nodegate_guard_agent_daemonset_missing{gate="agent"} 0
 # HELP nodegate_guard_armed_total Nodes that the guard armed, by gate and reason.
 # TYPE nodegate_guard_armed_total counter
 nodegate_guard_armed_total{gate="agent",reason="Expired"} 1
+# HELP nodegate_guard_breaker_tripped 1 while so many Nodes were armed for Expired and AgentAbsent that others have to wait; else 0.
+# TYPE nodegate_guard_breaker_tripped gauge
+nodegate_guard_breaker_tripped{gate="agent"} 0
 # HELP nodegate_guard_conflicts_total Writes that were decided anew because somebody else wrote the Node at the same time.
 # TYPE nodegate_guard_conflicts_total counter
 nodegate_guard_conflicts_total 0
-`)
+# HELP nodegate_guard_events_dropped_total Events that were not written because too many were waiting.
+# TYPE nodegate_guard_events_dropped_total counter
+nodegate_guard_events_dropped_total 0
+# HELP nodegate_guard_expiry_suspended 1 while nothing is armed for Expired and AgentAbsent because nobody led, or the API server did not answer, for too long; else 0.
+# TYPE nodegate_guard_expiry_suspended gauge
+nodegate_guard_expiry_suspended 0
+`, "nodegate_guard_agent_daemonset_missing", "nodegate_guard_armed_total", "nodegate_guard_breaker_tripped",
+		"nodegate_guard_conflicts_total", "nodegate_guard_events_dropped_total", "nodegate_guard_expiry_suspended")
 }
 
 func TestGuard_ArmsANodeWithoutTaints(t *testing.T) {

@@ -1,6 +1,8 @@
 package guard
 
 import (
+	"slices"
+
 	"github.com/go-logr/logr"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -12,21 +14,34 @@ import (
 
 // shouldRun reports whether the DaemonSet belongs on the Node, as the DaemonSet
 // controller decides it, the gate's own taint apart: node name, node selector,
-// required affinity, and tolerations of what keeps pods away. A DaemonSet that
-// is being deleted belongs nowhere.
+// required affinity, and tolerations of what keeps pods away.
 func shouldRun(ds *appsv1.DaemonSet, node *corev1.Node, g *gate.Gate) bool {
+	return fits(ds, node, g, corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute)
+}
+
+// mayStay reports whether a pod of the DaemonSet that is on the Node may stay
+// there, though the DaemonSet controller might not put one there now: a taint that
+// came later keeps new pods away and leaves those that run.
+func mayStay(ds *appsv1.DaemonSet, node *corev1.Node, g *gate.Gate) bool {
+	return fits(ds, node, g, corev1.TaintEffectNoExecute)
+}
+
+// fits reports whether a pod of the DaemonSet fits the Node, as far as taints of
+// these effects go. A DaemonSet that is being deleted fits nowhere.
+func fits(ds *appsv1.DaemonSet, node *corev1.Node, g *gate.Gate, effects ...corev1.TaintEffect) bool {
 	pod := &ds.Spec.Template.Spec
 	if ds.DeletionTimestamp != nil || pod.NodeName != "" && pod.NodeName != node.Name {
 		return false
 	}
-	fits, err := nodeaffinity.NewRequiredNodeAffinity(pod.NodeSelector, pod.Affinity).Match(node)
-	return err == nil && fits && tolerates(pod, g.WithoutTaint(node.Spec.Taints))
+	wanted, err := nodeaffinity.NewRequiredNodeAffinity(pod.NodeSelector, pod.Affinity).Match(node)
+	return err == nil && wanted && tolerates(pod, g.WithoutTaint(node.Spec.Taints), effects)
 }
 
-// tolerates reports whether the pod may be placed on a Node with these taints.
-func tolerates(pod *corev1.PodSpec, taints []corev1.Taint) bool {
+// tolerates reports whether the pod may be on a Node with these taints, as far as
+// they have one of the effects.
+func tolerates(pod *corev1.PodSpec, taints []corev1.Taint, effects []corev1.TaintEffect) bool {
 	hinders := func(taint *corev1.Taint) bool {
-		return taint.Effect != corev1.TaintEffectPreferNoSchedule && !passing(pod, taint)
+		return slices.Contains(effects, taint.Effect) && !passing(pod, taint)
 	}
 	_, hindered := corev1helpers.FindMatchingUntoleratedTaint(logr.Discard(), taints, pod.Tolerations, hinders, true)
 	return !hindered

@@ -8,9 +8,11 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
@@ -53,10 +55,12 @@ func nodeChanged() predicate.Predicate {
 	})
 }
 
-// podChanged passes updates of where a pod is and whether it is Ready.
+// podChanged passes updates of where a pod is, whether it runs and whether it is
+// Ready.
 func podChanged() predicate.Predicate {
 	return onUpdate(func(before, after *corev1.Pod) bool {
 		return before.Spec.NodeName != after.Spec.NodeName || podReady(before) != podReady(after) ||
+			processOf(before) != processOf(after) ||
 			!notReadySince(before).Equal(notReadySince(after))
 	})
 }
@@ -68,6 +72,29 @@ func daemonSetChanged() predicate.Predicate {
 		return before.UID != after.UID || before.Generation != after.Generation ||
 			(before.DeletionTimestamp == nil) != (after.DeletionTimestamp == nil)
 	})
+}
+
+// nodeSeen is the handler of a Node's events: it requests a look, and tells what
+// the guard has seen happen.
+func (g *Guard) nodeSeen() handler.EventHandler {
+	enqueue := &handler.EnqueueRequestForObject{}
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			if node, ok := e.Object.(*corev1.Node); ok && !e.IsInInitialList {
+				g.saw(nil, node)
+			}
+			enqueue.Create(ctx, e, queue)
+		},
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			before, ok := e.ObjectOld.(*corev1.Node)
+			after, okAfter := e.ObjectNew.(*corev1.Node)
+			if ok && okAfter {
+				g.saw(before, after)
+			}
+			enqueue.Update(ctx, e, queue)
+		},
+		DeleteFunc: enqueue.Delete,
+	}
 }
 
 // onUpdate passes every creation and deletion, and the updates that changed.

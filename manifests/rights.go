@@ -9,6 +9,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -51,11 +52,15 @@ func controllerRights(cfg *gate.Configuration) []Right {
 		{Verb: "create", Group: leases, Resource: "leases", Why: "makes its Lease, the first time"},
 		{Verb: "get", Group: leases, Resource: "leases", Name: gate.ControllerLease, Why: "sees which replica guards"},
 		{Verb: "update", Group: leases, Resource: "leases", Name: gate.ControllerLease, Why: "takes, renews and gives back the Lease"},
-		{Verb: "create", Resource: "events", Why: "tells that it took the Lease"},
+		{Verb: "create", Group: eventsv1.GroupName, Resource: "events", Why: "tells of the fleet, beside the Lease"},
+		{Verb: "patch", Group: eventsv1.GroupName, Resource: "events", Why: "counts what is repeated"},
 	}
 	for i := range inNamespace {
 		inNamespace[i].Namespace = gate.Namespace
 	}
+	inNamespace = append(inNamespace,
+		Right{Namespace: metav1.NamespaceDefault, Verb: "create", Group: eventsv1.GroupName, Resource: "events", Why: "tells of a Node's arming and opening; Events of Nodes are here"},
+		Right{Namespace: metav1.NamespaceDefault, Verb: "patch", Group: eventsv1.GroupName, Resource: "events", Why: "counts what is repeated"})
 	rights := append([]Right{
 		{Verb: "get", Resource: "nodes", Why: "decides anew on the stored Node after a conflict"},
 		{Verb: "list", Resource: "nodes", Why: "fills its cache"},

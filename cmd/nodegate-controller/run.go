@@ -35,6 +35,7 @@ type program struct {
 	clock   *apiclock.Clock
 	file    *configfile.File
 	changed chan struct{}
+	lease   *guard.Lease // nil without leader election
 	mgr     ctrl.Manager
 }
 
@@ -77,6 +78,11 @@ func (o *Options) newProgram(logs io.Writer, cancel context.CancelCauseFunc) (*p
 	}
 	config.QPS = -1 // the API server's priority and fairness paces writes
 	config.Wrap(p.clock.Wrap)
+	if p.LeaderElect {
+		if p.lease, err = guard.NewLease(config, p.Namespace, gate.ControllerLease, p.clock); err != nil {
+			return nil, err
+		}
+	}
 	if p.mgr, err = ctrl.NewManager(config, p.managerOptions()); err != nil {
 		return nil, fmt.Errorf("creating manager: %w", err)
 	}
@@ -85,13 +91,15 @@ func (o *Options) newProgram(logs io.Writer, cancel context.CancelCauseFunc) (*p
 
 func (p *program) managerOptions() ctrl.Options {
 	return ctrl.Options{
-		Cache:                         guard.CacheOptions(p.file.Current()),
-		LeaderElection:                p.LeaderElect,
-		LeaderElectionID:              gate.ControllerLease,
-		LeaderElectionNamespace:       p.Namespace,
-		LeaderElectionReleaseOnCancel: true,
-		HealthProbeBindAddress:        p.HealthAddress,
-		Metrics:                       metricsserver.Options{BindAddress: p.MetricsAddress},
+		Cache:                               guard.CacheOptions(p.file.Current()),
+		LeaderElection:                      p.LeaderElect,
+		LeaderElectionResourceLockInterface: p.lease,
+		LeaderElectionReleaseOnCancel:       true,
+		LeaseDuration:                       new(guard.LeaseDuration),
+		RenewDeadline:                       new(guard.RenewDeadline),
+		RetryPeriod:                         new(guard.RetryPeriod),
+		HealthProbeBindAddress:              p.HealthAddress,
+		Metrics:                             metricsserver.Options{BindAddress: p.MetricsAddress},
 	}
 }
 
@@ -137,6 +145,7 @@ func (p *program) addGuard(ctx context.Context) error {
 		Clock:         p.clock,
 		InstalledAt:   installedAt,
 		Metrics:       metrics,
+		Lease:         p.lease,
 	}
 	return g.SetupWithManager(p.mgr)
 }

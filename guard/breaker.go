@@ -1,0 +1,175 @@
+package guard
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nodegate/nodegate/gate"
+)
+
+// An agent that falls silent is weak evidence, and of many at once it is more
+// likely that something is wrong with what we see than with all of them. So the
+// breaker lets Expired and AgentAbsent arm at most fleetPercent of a gate's
+// governed Nodes within breakerWindow, but fleetMinimum in any case.
+const (
+	breakerWindow = 10 * time.Minute
+	fleetPercent  = 40
+	fleetMinimum  = 3
+
+	// Nodes that are held back look again at multiples of this, all together.
+	breakerStep = 5 * time.Second
+	// The breaker has closed again once it has refused nothing for this long.
+	breakerQuiet = 30 * time.Second
+)
+
+// fleetLimit is how many of so many governed Nodes may be armed within the window.
+func fleetLimit(governed int) int { return max(fleetMinimum, governed*fleetPercent/100) }
+
+// limited reports whether the breaker counts arms for the reason. The others are
+// evidence, and true of every Node that shows it.
+func (r Reason) limited() bool { return r == Expired || r == AgentAbsent }
+
+// breaker counts which Nodes of a gate were armed within the window. The zero
+// value has counted none.
+type breaker struct {
+	limit int
+	armed map[string]time.Time
+	// inherited are arms by guards that led before.
+	inherited []arms
+	// announced is how many more arms the Lease tells of than there were: a guard
+	// that follows in the middle of a burst must not start to count anew.
+	announced int
+	// tripped since something was refused; refused is when that last was.
+	tripped bool
+	refused time.Time
+}
+
+// arms are a number of arms at about a time.
+type arms struct {
+	at    time.Time
+	count int
+}
+
+// take reserves the arming of a Node. If that would be too many, it returns when
+// to ask again.
+func (b *breaker) take(node string, now time.Time) (again time.Time, ok bool) {
+	b.lapse(now)
+	if _, counted := b.armed[node]; counted {
+		return time.Time{}, true
+	}
+	if b.count() >= b.limit {
+		b.tripped, b.refused = true, now
+		return b.frees(now), false
+	}
+	if b.armed == nil {
+		b.armed = map[string]time.Time{}
+	}
+	b.armed[node] = now
+	b.announced--
+	return time.Time{}, true
+}
+
+// untake undoes a reservation that was not made use of.
+func (b *breaker) untake(node string) {
+	delete(b.armed, node)
+	b.announced++
+}
+
+// announce is how many arms to tell of ahead: one write of the Lease for each
+// would be in the way of its renewal.
+func (b *breaker) announce() {
+	b.announced = min(max(1, b.limit/10), b.limit-b.count())
+}
+
+// lapse forgets what has left the window.
+func (b *breaker) lapse(now time.Time) {
+	for node, at := range b.armed {
+		if now.Sub(at) >= breakerWindow {
+			delete(b.armed, node)
+		}
+	}
+	b.inherited = slices.DeleteFunc(b.inherited, func(a arms) bool { return now.Sub(a.at) >= breakerWindow })
+	if b.tripped && b.count() < b.limit && now.Sub(b.refused) >= breakerQuiet {
+		b.tripped = false
+	}
+}
+
+// count is how many were armed within the window.
+func (b *breaker) count() int {
+	count := len(b.armed)
+	for _, a := range b.inherited {
+		count += a.count
+	}
+	return count
+}
+
+// frees is when the first of them leaves the window.
+func (b *breaker) frees(now time.Time) time.Time {
+	oldest := now
+	for _, at := range b.armed {
+		oldest = earlier(oldest, at)
+	}
+	for _, a := range b.inherited {
+		oldest = earlier(oldest, a.at)
+	}
+	return oldest.Add(breakerWindow).Truncate(breakerStep).Add(breakerStep)
+}
+
+// String is what the Lease tells, for people and for the guard that follows:
+// armed, limit, tripped, and the arms by the minute in which they were.
+func (b *breaker) String() string {
+	minutes := map[time.Time]int{}
+	var latest time.Time
+	for _, at := range b.armed {
+		latest = later(latest, at)
+		minutes[at.UTC().Truncate(time.Minute)]++
+	}
+	for _, a := range b.inherited {
+		latest = later(latest, a.at)
+		minutes[a.at.UTC().Truncate(time.Minute)] += a.count
+	}
+	if b.announced > 0 && !latest.IsZero() {
+		minutes[latest.UTC().Truncate(time.Minute)] += b.announced
+	}
+	var window []string
+	for at, count := range minutes {
+		window = append(window, stamp(at)+"/"+strconv.Itoa(count))
+	}
+	slices.Sort(window)
+	return fmt.Sprintf("armed=%d limit=%d tripped=%t window=%s", b.count()+max(0, b.announced), b.limit, b.tripped, strings.Join(window, ","))
+}
+
+// parseBreaker reads what [breaker.String] wrote. Of what it cannot read it makes
+// nothing: whoever may write the Lease may as well delete it.
+func parseBreaker(value string, now time.Time) *breaker {
+	b := &breaker{}
+	for field := range strings.FieldsSeq(value) {
+		switch key, value, _ := strings.Cut(field, "="); key {
+		case "tripped":
+			if b.tripped = value == "true"; b.tripped {
+				b.refused = now
+			}
+		case "window":
+			b.inherited = parseArms(value, now)
+		}
+	}
+	return b
+}
+
+// parseArms takes the arms of a minute for those of its end.
+func parseArms(value string, now time.Time) []arms {
+	var all []arms
+	for entry := range strings.SplitSeq(value, ",") {
+		minute, number, _ := strings.Cut(entry, "/")
+		at, err := time.Parse(gate.TimeLayout, minute)
+		count, errCount := strconv.ParseUint(number, 10, 24)
+		if err != nil || errCount != nil || at.After(now) {
+			continue
+		}
+		all = append(all, arms{at: at.Add(time.Minute - time.Second), count: int(count)})
+	}
+	return all
+}

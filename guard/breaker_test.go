@@ -1,0 +1,149 @@
+package guard
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+func TestFleetLimit(t *testing.T) {
+	for governed, want := range map[int]int{0: 3, 1: 3, 7: 3, 9: 3, 10: 4, 100: 40, 5000: 2000} {
+		if got := fleetLimit(governed); got != want {
+			t.Errorf("of %d governed Nodes %d may be armed, want %d", governed, got, want)
+		}
+	}
+}
+
+// takeMany asks for a number of Nodes and returns how many of them it got.
+func takeMany(b *breaker, prefix string, nodes int, now time.Time) int {
+	got := 0
+	for i := range nodes {
+		if _, ok := b.take(fmt.Sprintf("%s-%d", prefix, i), now); ok {
+			got++
+		}
+	}
+	return got
+}
+
+func TestBreaker_StopsAndResumes(t *testing.T) {
+	b := &breaker{limit: 40}
+	if got := takeMany(b, "a", 100, now); got != 40 || !b.tripped {
+		t.Errorf("armed %d (tripped: %t), want 40", got, b.tripped)
+	}
+	if got := takeMany(b, "a", 40, now.Add(time.Minute)); got != 40 {
+		t.Errorf("of those that were counted already %d may be armed again, want 40", got)
+	}
+	again, ok := b.take("b", now.Add(breakerWindow-time.Second))
+	if ok || again.Before(now.Add(breakerWindow)) || again.After(now.Add(breakerWindow+breakerStep)) {
+		t.Errorf("one more within the window: %t, again at %s", ok, again)
+	}
+	if got := takeMany(b, "b", 100, again); got != 40 {
+		t.Errorf("armed %d when the first had left the window, want 40", got)
+	}
+	b.lapse(again.Add(2 * breakerWindow))
+	if b.tripped || b.count() != 0 {
+		t.Errorf("long after: tripped %t, counts %d", b.tripped, b.count())
+	}
+}
+
+func TestBreaker_WhatWasNotDoneDoesNotCount(t *testing.T) {
+	b := &breaker{limit: 3}
+	for i := range 10 {
+		name := fmt.Sprint(i)
+		if _, ok := b.take(name, now); !ok {
+			t.Fatalf("refused number %d", i)
+		}
+		b.untake(name)
+	}
+}
+
+// TestBreaker_SurvivesItsGuard: whenever a guard ends, the one that follows knows
+// of every arm, and of few that were not made.
+func TestBreaker_SurvivesItsGuard(t *testing.T) {
+	const limit = 200
+	for _, done := range []int{1, 7, 20, 21, 150, limit} {
+		b := &breaker{limit: limit}
+		published, writes := "", 0
+		at := now
+		for i := range done {
+			at = now.Add(time.Duration(i) * time.Second)
+			b.take(fmt.Sprint(i), at)
+			if b.announced < 0 {
+				b.announce()
+				published, writes = b.String(), writes+1
+			}
+		}
+		next := parseBreaker(published, at)
+		if got := next.count(); got < done || got > done+limit/10 {
+			t.Errorf("after %d arms the next guard counts %d", done, got)
+		}
+		if writes > 11 {
+			t.Errorf("%d arms took %d writes", done, writes)
+		}
+		next.limit = limit
+		if got := takeMany(next, "next", limit, at); got+done > limit {
+			t.Errorf("two guards armed %d within the window, want %d at most", got+done, limit)
+		}
+	}
+}
+
+func TestBreaker_ReadsBack(t *testing.T) {
+	b := &breaker{limit: 3}
+	takeMany(b, "a", 5, now)
+	const want = "armed=3 limit=3 tripped=true window=2026-11-29T11:02:00Z/3"
+	if got := b.String(); got != want {
+		t.Errorf("tells %q, want %q", got, want)
+	}
+	next := parseBreaker(want, now)
+	if next.count() != 3 || !next.tripped {
+		t.Errorf("reads %+v", next)
+	}
+	for _, nonsense := range []string{
+		"", "x", "window=", "window=,,/,x/1", "window=2026-11-29T11:02:00Z/-1", "window=2027-11-29T11:02:00Z/3", "window=2026-11-29T11:02:00Z/99999999999",
+	} {
+		if got := parseBreaker(nonsense, now).count(); got != 0 {
+			t.Errorf("reads %d arms from %q", got, nonsense)
+		}
+	}
+}
+
+func TestSuspend(t *testing.T) {
+	const interval = 20 * time.Second
+	before := suspension{until: now.Add(5 * time.Second), reason: "before"}
+	over := suspension{until: now, reason: "over"}
+	tests := map[string]struct {
+		vacant    time.Duration
+		led       bool
+		published suspension
+		want      time.Duration
+	}{
+		"a leader follows at once":                          {vacant: 4 * time.Second, led: true},
+		"nobody led for as long as is allowed":              {vacant: maxVacancy, led: true},
+		"nobody led for longer":                             {vacant: maxVacancy + 1, led: true, want: interval},
+		"nobody led for a day":                              {vacant: 24 * time.Hour, led: true, want: interval},
+		"nobody ever led":                                   {want: interval},
+		"a suspension goes on under the next leader":        {vacant: time.Second, led: true, published: before, want: 5 * time.Second},
+		"one that is over does not":                         {vacant: time.Second, led: true, published: over},
+		"a new one does not end with that of before":        {vacant: time.Minute, led: true, published: before, want: interval},
+		"the renewal is dated ahead by a clock that is off": {vacant: -time.Hour, led: true},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			got := suspend(tc.vacant, tc.led, interval, tc.published, now)
+			if d := got.until.Sub(now); tc.want != 0 && d != tc.want || tc.want == 0 && got.until.After(now) {
+				t.Errorf("suspended for %s, want %s", d, tc.want)
+			}
+			if got.until.IsZero() {
+				return
+			}
+			if back := parseSuspension(got.String()); !back.until.Equal(got.until) || back.reason != got.reason {
+				t.Errorf("reads %+v from %q", back, got)
+			}
+		})
+	}
+	for _, nonsense := range []string{"", "until=", "until=x reason=y", "2026-11-29T11:02:53Z"} {
+		if got := parseSuspension(nonsense); !got.until.IsZero() {
+			t.Errorf("reads %+v from %q", got, nonsense)
+		}
+	}
+}

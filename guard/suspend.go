@@ -1,0 +1,58 @@
+package guard
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nodegate/nodegate/gate"
+)
+
+// maxVacancy is for how long nobody may have led, before what time alone shows is
+// held back: agents that live may have been unable to say so.
+const maxVacancy = 15 * time.Second
+
+// suspension holds Expired and AgentAbsent back until a time.
+type suspension struct {
+	until  time.Time
+	reason string
+}
+
+// suspend decides, for a guard that begins to lead, whether what rests on time is
+// held back until every agent has had the time to write: until the longest
+// interval between heartbeats has passed. A suspension that the guard before had
+// begun goes on.
+func suspend(vacant time.Duration, led bool, longest time.Duration, published suspension, now time.Time) suspension {
+	switch {
+	case !led:
+		return suspension{until: now.Add(longest), reason: "nobody has led before"}
+	case vacant > maxVacancy:
+		return suspension{
+			until:  now.Add(longest),
+			reason: fmt.Sprintf("nobody led, or the API server did not answer, for %s", vacant.Round(time.Second)),
+		}
+	case published.until.After(now):
+		return published
+	}
+	return suspension{}
+}
+
+// String is what the Lease tells.
+func (s suspension) String() string {
+	return "until=" + stamp(s.until) + " reason=" + s.reason
+}
+
+// parseSuspension reads what [suspension.String] wrote; anything else is none.
+func parseSuspension(value string) suspension {
+	until, reason, ok := strings.Cut(strings.TrimPrefix(value, "until="), " reason=")
+	at, err := time.Parse(gate.TimeLayout, until)
+	if !ok || err != nil {
+		return suspension{}
+	}
+	return suspension{until: at, reason: reason}
+}
+
+// intervalOf is the longest that an agent may let pass from a heartbeat with this
+// ttl to the next: a third of it, and up to a tenth more by which agents spread
+// their heartbeats.
+func intervalOf(ttl time.Duration) time.Duration { return ttl/3 + ttl/30 }

@@ -1,0 +1,97 @@
+package cluster
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"sync"
+
+	"k8s.io/client-go/rest"
+)
+
+// Wire leads to an API server, and can be cut.
+type Wire struct {
+	backend string
+	front   string
+
+	mu       sync.Mutex
+	listener net.Listener
+	open     map[net.Conn]bool
+}
+
+// NewWire returns one that lets connections through to the server of a client
+// configuration. The caller cuts it in the end.
+func NewWire(config *rest.Config) (*Wire, error) {
+	address, err := url.Parse(config.Host)
+	if err != nil {
+		return nil, fmt.Errorf("reading the API server's address: %w", err)
+	}
+	w := &Wire{backend: address.Host, front: "127.0.0.1:0", open: map[net.Conn]bool{}}
+	return w, w.Mend()
+}
+
+// Config is an identity's configuration, by this wire.
+func (w *Wire) Config(identity *rest.Config) *rest.Config {
+	config := rest.CopyConfig(identity)
+	config.Host = "https://" + w.front
+	return config
+}
+
+// Mend lets connections through.
+func (w *Wire) Mend() error {
+	listener, err := net.Listen("tcp", w.front)
+	if err != nil {
+		return fmt.Errorf("listening in front of the API server: %w", err)
+	}
+	w.mu.Lock()
+	w.listener, w.front = listener, listener.Addr().String()
+	w.mu.Unlock()
+	go func() {
+		for {
+			connection, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go w.forward(connection)
+		}
+	}()
+	return nil
+}
+
+// Cut ends all connections and refuses new ones.
+func (w *Wire) Cut() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.listener != nil {
+		_ = w.listener.Close()
+	}
+	w.listener = nil
+	for connection := range w.open {
+		_ = connection.Close()
+	}
+	clear(w.open)
+}
+
+func (w *Wire) forward(client net.Conn) {
+	server, err := net.Dial("tcp", w.backend)
+	if err != nil || !w.keep(client, server) {
+		_ = client.Close()
+		return
+	}
+	go func() { _, _ = io.Copy(server, client); _ = server.Close() }()
+	_, _ = io.Copy(client, server)
+	_ = client.Close()
+}
+
+// keep notes connections for the cut. One that came in before it is cut at once.
+func (w *Wire) keep(client, server net.Conn) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.listener == nil {
+		_ = server.Close()
+		return false
+	}
+	w.open[client], w.open[server] = true, true
+	return true
+}
