@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
@@ -50,6 +51,7 @@ type Agent struct {
 	bootIDPath string
 	log        *slog.Logger
 	clock      clock.Clock
+	uptime     func() (time.Duration, error)
 	api        *apiclock.Clock
 	rest       rest.Interface
 	nodes      nodeClient
@@ -57,6 +59,9 @@ type Agent struct {
 	gates      []*running
 	metrics    *metrics
 	board      board
+	// refused is why the API server last refused a watch of the Node. It belongs to
+	// the watch.
+	refused metav1.StatusReason
 	// wake has a message when there may be something to do.
 	wake chan struct{}
 	loop loop
@@ -81,6 +86,8 @@ func New(o Options) (*Agent, error) {
 	api := apiclock.New()
 	config := rest.CopyConfig(o.Config)
 	config.Wrap(api.Wrap)
+	reach := &reach{log: o.Log.With("node", o.NodeName), clock: clock.RealClock{}}
+	config.Wrap(reach.wrap)
 	client, err := corev1client.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("creating the agent's client: %w", err)
@@ -91,6 +98,7 @@ func New(o Options) (*Agent, error) {
 		bootIDPath: o.BootIDPath,
 		log:        o.Log,
 		clock:      clock.RealClock{},
+		uptime:     func() (time.Duration, error) { return readUptime(uptimePath) },
 		api:        api,
 		rest:       client.RESTClient(),
 		nodes:      client.Nodes(),
@@ -163,6 +171,9 @@ func (a *Agent) prepare(g Gate, interval time.Duration) *running {
 	a.metrics.expect(g.Name)
 	r := &running{gate: g.Gate}
 	for _, p := range g.Probes {
+		if check, ok := p.Check.(attached); ok {
+			check.attach(a)
+		}
 		r.probers = append(r.probers, &prober{
 			Probe: p, clock: a.clock, interval: interval, node: a.node, changed: a.rouse,
 		})
@@ -193,11 +204,15 @@ func (a *Agent) Start(ctx context.Context) error {
 	for _, g := range a.gates {
 		for _, p := range g.probers {
 			group.Go(func() { p.run(ctx) })
+			if check, ok := p.Check.(follower); ok {
+				go check.follow(ctx)
+			}
 		}
 	}
-	// Not waited for: while the API server refuses connections, client-go's
-	// reflector (0.37) sleeps up to half a minute and hears of no context.
-	go a.own.watch(ctx, a.rest, a.name)
+	// Watches are not waited for: while the API server refuses connections,
+	// client-go's reflector (0.37) sleeps up to half a minute and hears of no
+	// context.
+	go a.own.watch(ctx, a.rest, a.name, a.watchFailed)
 	group.Go(func() { a.run(ctx) })
 	group.Wait()
 	a.log.Info("Agent stopped", "node", a.name)

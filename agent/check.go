@@ -32,6 +32,13 @@ type CheckFunc func(ctx context.Context) error
 // Check implements [Check].
 func (f CheckFunc) Check(ctx context.Context, _ *corev1.Node) error { return f(ctx) }
 
+// attached is a check that needs the agent's client or clocks. It is told once,
+// before it is asked.
+type attached interface{ attach(*Agent) }
+
+// follower is a check that follows something until the context ends.
+type follower interface{ follow(ctx context.Context) }
+
 // Probe is a check and how its answers are taken.
 type Probe struct {
 	// Name tells it from the gate's others, in heartbeats, logs and metrics. It is
@@ -78,6 +85,12 @@ func newCheck(c *gate.Check) (Check, error) {
 		return newHTTPCheck(*c.HTTP), nil
 	case c.GRPC != nil:
 		return newGRPCCheck(*c.GRPC), nil
+	case c.File != nil:
+		return newFileCheck(*c.File), nil
+	case c.Pod != nil:
+		return newPodCheck(*c.Pod)
+	case c.NodeCondition != nil:
+		return newNodeConditionCheck(*c.NodeCondition), nil
 	}
 	return nil, errors.New("its kind is not known to this version")
 }

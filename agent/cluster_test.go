@@ -232,6 +232,9 @@ func (w *world) identity() *rest.Config {
 	return config
 }
 
+// unended is a context for what is done when the test has ended.
+func (w *world) unended() context.Context { return context.WithoutCancel(w.Context()) }
+
 func (w *world) ok(err error) {
 	w.Helper()
 	if err != nil {

@@ -5,12 +5,12 @@ import (
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/klog/v2"
 )
 
 // ownNode is the newest that was seen of the agent's Node, whether in a watch
@@ -80,17 +80,14 @@ func newerThan(a, b *corev1.Node) bool {
 	return err != nil || order > 0
 }
 
-// watch follows the one Node until the context ends.
-func (o *ownNode) watch(ctx context.Context, client rest.Interface, name string) {
-	logger := klog.FromContext(ctx)
-	list := cache.NewListWatchFromClient(client, "nodes", "", fields.OneTermEqualSelector("metadata.name", name))
-	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
-		Logger:        &logger,
-		ListerWatcher: list,
-		ObjectType:    &corev1.Node{},
-		Handler:       o.handler(),
-		Transform:     shrink,
-	})
+// watch follows the one Node until the context ends. Where it cannot, it says
+// why, each time that it tries in vain.
+func (o *ownNode) watch(ctx context.Context, client rest.Interface, name string, failed func(error)) {
+	informer := newInformer(client, source{
+		resource: "nodes", object: &corev1.Node{}, shrink: shrink,
+		choose: metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()},
+	}, failed)
+	_, _ = informer.AddEventHandler(o.handler()) // fails only for one that has ended
 	informer.RunWithContext(ctx)
 }
 

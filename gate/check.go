@@ -20,6 +20,10 @@ type Check struct {
 	Conflist *ConflistCheck `json:"conflist,omitempty"`
 	HTTP     *HTTPCheck     `json:"http,omitempty"`
 	GRPC     *GRPCCheck     `json:"grpc,omitempty"`
+	File     *FileCheck     `json:"file,omitempty"`
+	Pod      *PodCheck      `json:"pod,omitempty"`
+
+	NodeCondition *NodeConditionCheck `json:"nodeCondition,omitempty"`
 }
 
 // SocketCheck passes while something accepts connections on a Unix socket and,
@@ -68,6 +72,36 @@ type GRPCCheck struct {
 	Service string `json:"service,omitempty"`
 }
 
+// FileCheck passes while a path exists, of whatever kind. A link must lead
+// somewhere.
+type FileCheck struct {
+	// Path is absolute. What is not removed by a reboot proves nothing of this boot
+	// unless MaxAge is set.
+	Path string `json:"path"`
+	// MaxAge is how long ago the file may have been changed, by the node's clock;
+	// as far ahead is as old. Default: any age.
+	MaxAge *metav1.Duration `json:"maxAge,omitempty"`
+}
+
+// PodCheck passes while a pod on the node is Ready and was reported to be so in
+// this boot. The agent's account must be allowed to list and watch pods in the
+// namespace.
+type PodCheck struct {
+	Namespace string `json:"namespace"`
+	// Selector is not empty. Any pod that it selects will do.
+	Selector *metav1.LabelSelector `json:"selector"`
+}
+
+// NodeConditionCheck passes while a condition of the own Node has a status and
+// was reported to have it in this boot: the later of lastHeartbeatTime and
+// lastTransitionTime lies in it, by the clocks of the node and of the API server
+// alike.
+type NodeConditionCheck struct {
+	Type corev1.NodeConditionType `json:"type"`
+	// Status is True, False or Unknown. Default: True.
+	Status corev1.ConditionStatus `json:"status,omitempty"`
+}
+
 // HostInternalIP stands for the first internal address that the Node shows.
 const HostInternalIP = string(corev1.NodeInternalIP)
 
@@ -88,6 +122,9 @@ func (c *Check) kinds() []kind {
 		{"conflist", c.Conflist != nil},
 		{"http", c.HTTP != nil},
 		{"grpc", c.GRPC != nil},
+		{"file", c.File != nil},
+		{"pod", c.Pod != nil},
+		{"nodeCondition", c.NodeCondition != nil},
 	}
 }
 

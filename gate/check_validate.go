@@ -5,9 +5,11 @@ import (
 	"net/netip"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
@@ -33,6 +35,15 @@ func (c *Check) validate(path *field.Path) field.ErrorList {
 	}
 	if c.GRPC != nil {
 		faults = append(faults, validateEndpoint(c.GRPC.Host, c.GRPC.Port, path.Child("grpc"))...)
+	}
+	if c.File != nil {
+		faults = append(faults, c.File.validate(path.Child("file"))...)
+	}
+	if c.Pod != nil {
+		faults = append(faults, c.Pod.validate(path.Child("pod"))...)
+	}
+	if c.NodeCondition != nil {
+		faults = append(faults, c.NodeCondition.validate(path.Child("nodeCondition"))...)
 	}
 	return faults
 }
@@ -72,6 +83,32 @@ func (c *HTTPCheck) validate(path *field.Path) field.ErrorList {
 	if c.Scheme != corev1.URISchemeHTTP && c.Scheme != corev1.URISchemeHTTPS {
 		faults = append(faults, field.NotSupported(path.Child("scheme"), c.Scheme,
 			[]corev1.URIScheme{corev1.URISchemeHTTP, corev1.URISchemeHTTPS}))
+	}
+	return faults
+}
+
+func (c *FileCheck) validate(path *field.Path) field.ErrorList {
+	faults := validatePath(c.Path, path.Child("path"))
+	if c.MaxAge != nil && c.MaxAge.Duration <= 0 {
+		faults = append(faults, field.Invalid(path.Child("maxAge"), c.MaxAge.Duration.String(), "must be positive"))
+	}
+	return faults
+}
+
+func (c *PodCheck) validate(path *field.Path) field.ErrorList {
+	faults := invalid(path.Child("namespace"), c.Namespace, validation.IsDNS1123Label(c.Namespace))
+	if c.Selector == nil || len(c.Selector.MatchLabels)+len(c.Selector.MatchExpressions) == 0 {
+		return append(faults, field.Required(path.Child("selector"), "without one any pod would do"))
+	}
+	return append(faults, metav1validation.ValidateLabelSelector(c.Selector,
+		metav1validation.LabelSelectorValidationOptions{}, path.Child("selector"))...)
+}
+
+func (c *NodeConditionCheck) validate(path *field.Path) field.ErrorList {
+	faults := invalid(path.Child("type"), c.Type, validation.IsQualifiedName(string(c.Type)))
+	statuses := []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown}
+	if !slices.Contains(statuses, c.Status) {
+		faults = append(faults, field.NotSupported(path.Child("status"), c.Status, statuses))
 	}
 	return faults
 }

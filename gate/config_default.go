@@ -87,6 +87,9 @@ func (c *Check) setKindDefaults() {
 	if c.GRPC != nil {
 		setDefault(&c.GRPC.Host, DefaultHost)
 	}
+	if c.NodeCondition != nil {
+		setDefault(&c.NodeCondition.Status, corev1.ConditionTrue)
+	}
 }
 
 func setDefault[T comparable](field *T, value T) {

@@ -39,6 +39,11 @@ gates:
   - grpc: {port: 9001, service: mesh.Agent}
   - socket: {path: /run/mesh/grpc.sock, grpc: {}}
     name: grpc-socket
+  - file: {path: /run/mesh/ready, maxAge: 5m}
+  - pod: {namespace: mesh-system, selector: {matchLabels: {app: mesh}}}
+  - nodeCondition: {type: NetworkUnavailable, status: "False"}
+  - nodeCondition: {type: example.com/MeshReady}
+    name: condition
 - name: storage
   taint: {key: storage.example.com/not-ready}
 `
@@ -78,6 +83,18 @@ func TestParseConfiguration(t *testing.T) {
 				}},
 				{Name: "grpc-socket", Dwell: seconds(10), Timeout: seconds(2), Socket: &gate.SocketCheck{
 					Path: "/run/mesh/grpc.sock", GRPC: &gate.GRPCHealth{},
+				}},
+				{Name: "file", Dwell: seconds(10), Timeout: seconds(2), File: &gate.FileCheck{
+					Path: "/run/mesh/ready", MaxAge: seconds(300),
+				}},
+				{Name: "pod", Dwell: seconds(10), Timeout: seconds(2), Pod: &gate.PodCheck{
+					Namespace: "mesh-system", Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "mesh"}},
+				}},
+				{Name: "nodecondition", Dwell: seconds(10), Timeout: seconds(2), NodeCondition: &gate.NodeConditionCheck{
+					Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse,
+				}},
+				{Name: "condition", Dwell: seconds(10), Timeout: seconds(2), NodeCondition: &gate.NodeConditionCheck{
+					Type: "example.com/MeshReady", Status: corev1.ConditionTrue,
 				}},
 			},
 		}, {
@@ -157,6 +174,9 @@ func TestParseConfiguration_Faults(t *testing.T) {
 			`gates[0].checks[3].http.host: Invalid value: "::1%lo"`, "gates[0].checks[3].http.path: Invalid value",
 			`gates[0].checks[4].grpc.host: Invalid value: "example.com"`, "gates[0].checks[4].grpc.port: Invalid value: 0",
 		}},
+		"bad files":         {header + checks(`file: {}`, `file: {path: run/x, maxAge: 0s}`), []string{"gates[0].checks[0].file.path: Required value", "gates[0].checks[1].file.path: Invalid value", "gates[0].checks[1].file.maxAge: Invalid value"}},
+		"bad pods":          {header + checks(`pod: {}`, `pod: {namespace: A, selector: {}}`, `pod: {namespace: a, selector: {matchLabels: {"a b": c}}}`), []string{"gates[0].checks[0].pod.namespace", "gates[0].checks[0].pod.selector: Required value: without one any pod would do", "gates[0].checks[1].pod.namespace", "gates[0].checks[1].pod.selector: Required value", "gates[0].checks[2].pod.selector.matchLabels"}},
+		"bad conditions":    {header + checks(`nodeCondition: {}`, `nodeCondition: {type: "a b", status: "Yes"}`), []string{"gates[0].checks[0].nodeCondition.type", "gates[0].checks[1].nodeCondition.type", `gates[0].checks[1].nodeCondition.status: Unsupported value: "Yes": supported values: "True", "False", "Unknown"`}},
 		"bad socket health": {header + checks(`socket: {path: /s, http: {path: x}, grpc: {}}`), []string{"gates[0].checks[0].socket: Invalid value: \"/s\": only one of http, grpc may be set", `gates[0].checks[0].socket.http.path: Invalid value: "x"`}},
 		"too large":         {strings.Repeat("#", gate.MaxConfigurationBytes+1), []string{"1048577 bytes are too many"}},
 	} {
