@@ -6,8 +6,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/nodegate/nodegate/agent/internal/conflist"
 	"github.com/nodegate/nodegate/gate"
+	"github.com/nodegate/nodegate/internal/conflist"
 )
 
 // ConflistCheck passes while the plugin is chained in the CNI configuration that
@@ -21,6 +21,9 @@ type conflistCheck gate.ConflistCheck
 
 // Check implements [Check].
 func (c conflistCheck) Check(_ context.Context, node *corev1.Node) error {
+	if c.Disabled {
+		return nil
+	}
 	if node == nil {
 		return ErrNoNode
 	}

@@ -76,8 +76,7 @@ func (c *Check) setKindDefaults() {
 		setDefault(&c.Socket.HTTP.Path, "/")
 	}
 	if c.Conflist != nil {
-		setDefault(&c.Conflist.Dir, DefaultNetDir)
-		setDefault(&c.Conflist.BinDir, DefaultBinDir)
+		c.Conflist.setDefaults()
 	}
 	if c.HTTP != nil {
 		setDefault(&c.HTTP.Host, DefaultHost)

@@ -67,7 +67,7 @@ func TestParseConfiguration(t *testing.T) {
 			Checks: []gate.Check{
 				{Name: "socket", Dwell: seconds(10), Timeout: seconds(2), Socket: &gate.SocketCheck{Path: "/run/mesh/cni.sock"}},
 				{Name: "chain", Dwell: seconds(5), Timeout: seconds(2), Conflist: &gate.ConflistCheck{
-					PluginType: "mesh-cni", Dir: gate.DefaultNetDir, BinDir: gate.DefaultBinDir,
+					PluginType: "mesh-cni", Dir: gate.DefaultNetDir, BinDir: gate.DefaultBinDir, EntryFile: "/etc/cni/net.d/.mesh-cni-entry",
 				}},
 				{Name: "api", Dwell: seconds(10), Timeout: seconds(2), Socket: &gate.SocketCheck{
 					Path: "/run/mesh/api.sock", HTTP: &gate.HTTPHealth{Path: "/"},
@@ -164,6 +164,7 @@ func TestParseConfiguration_Faults(t *testing.T) {
 		"a long socket":    {header + "gates: [{name: a, taint: {key: a/b}, checks: [{socket: {path: " + long + "}}]}]\n", []string{"gates[0].checks[0].socket.path", "has 108 bytes; the path of a Unix socket has at most 107"}},
 		"a relative path":  {header + "gates: [{name: a, taint: {key: a/b}, checks: [{socket: {path: x.sock}}]}]\n", []string{"must be an absolute path"}},
 		"a path as plugin": {header + "gates: [{name: a, taint: {key: a/b}, checks: [{conflist: {pluginType: ../x}}]}]\n", []string{"gates[0].checks[0].conflist.pluginType"}},
+		"a loaded entry":   {header + "gates: [{name: a, taint: {key: a/b}, checks: [{conflist: {pluginType: x, entryFile: /etc/cni/net.d/entry.json}}]}]\n", []string{"gates[0].checks[0].conflist.entryFile", "a runtime would load it"}},
 		"an odd runtime":   {header + "gates: [{name: a, taint: {key: a/b}, checks: [{conflist: {pluginType: x, runtime: docker}}]}]\n", []string{`gates[0].checks[0].conflist.runtime: Unsupported value: "docker": supported values: "containerd", "cri-o"`}},
 		"bad durations":    {header + "gates: [{name: a, taint: {key: a/b}, checks: [{dwell: -1s, timeout: 0s, socket: {path: /x}}]}]\n", []string{"gates[0].checks[0].dwell", "gates[0].checks[0].timeout"}},
 		"bad endpoints": {header + checks(`http: {}`, `http: {host: localhost, port: 65536, path: x, scheme: FTP}`, `http: {host: 10.0.0.1, port: -1}`, `http: {host: "::1%lo", port: 1, path: "/\u0001"}`, `grpc: {host: example.com}`), []string{

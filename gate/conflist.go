@@ -25,6 +25,25 @@ type ConflistCheck struct {
 	// to pick by name (cni_default_network), and where the network is one that
 	// container tools bring, such as podman's. Default: whatever is loaded.
 	Network string `json:"network,omitempty"`
+	// EntryFile is where the installer keeps the plugin's entry, one JSON object, for
+	// the agent to put into the list where another writer takes it out. Its name must
+	// not be one that a runtime loads. Default: [DefaultEntryFile].
+	EntryFile string `json:"entryFile,omitempty"`
+	// Disabled switches the check off, and the repair with it: the check passes, and
+	// nothing is written.
+	Disabled bool `json:"disabled,omitempty"`
+}
+
+// DefaultEntryFile is the file in which the entry of a plugin is kept, for a
+// configuration directory.
+func DefaultEntryFile(dir, pluginType string) string {
+	return filepath.Join(dir, "."+pluginType+"-entry")
+}
+
+func (c *ConflistCheck) setDefaults() {
+	setDefault(&c.Dir, DefaultNetDir)
+	setDefault(&c.BinDir, DefaultBinDir)
+	setDefault(&c.EntryFile, DefaultEntryFile(c.Dir, c.PluginType))
 }
 
 func (c *ConflistCheck) validate(path *field.Path) field.ErrorList {
@@ -38,6 +57,10 @@ func (c *ConflistCheck) validate(path *field.Path) field.ErrorList {
 	}
 	if name, _, _ := strings.Cut(c.Runtime, "://"); c.Runtime != "" && !slices.Contains(runtimes(), name) {
 		faults = append(faults, field.NotSupported(path.Child("runtime"), c.Runtime, runtimes()))
+	}
+	faults = append(faults, validatePath(c.EntryFile, path.Child("entryFile"))...)
+	if slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(c.EntryFile)) {
+		faults = append(faults, field.Invalid(path.Child("entryFile"), c.EntryFile, "must not end in .conf, .conflist or .json: a runtime would load it"))
 	}
 	return faults
 }

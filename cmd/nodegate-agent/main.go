@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -18,7 +19,10 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	err := newCommand(os.Getenv, os.Stderr).ExecuteContext(ctx)
 	stop()
-	if err != nil {
+	switch {
+	case errors.Is(err, errNotChained):
+		os.Exit(2)
+	case err != nil:
 		fmt.Fprintln(os.Stderr, "Error:", err)
 		os.Exit(1)
 	}
@@ -45,5 +49,7 @@ never adds a taint. When it is stopped it writes nothing: its heartbeat expires.
 		},
 	}
 	o.AddFlags(command.Flags())
+	command.CompletionOptions.DisableDefaultCmd = true
+	command.AddCommand(newConflistCommand(), newChainCommand(), newUnchainCommand())
 	return command
 }

@@ -42,12 +42,16 @@ func run(ctx context.Context, getenv func(string) string, args ...string) (strin
 }
 
 func TestHelp(t *testing.T) {
-	// What the environment says must not show.
-	got, err := run(t.Context(), func(string) string { return "from-the-environment" }, "--help")
-	if err != nil {
-		t.Fatal(err)
+	for file, command := range map[string][]string{
+		"help.txt": nil, "help-conflist.txt": {"conflist"}, "help-chain.txt": {"chain"}, "help-unchain.txt": {"unchain"},
+	} {
+		// What the environment says must not show.
+		got, err := run(t.Context(), func(string) string { return "from-the-environment" }, append(command, "--help")...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		golden.Expect(t, filepath.Join("testdata", file), []byte(got))
 	}
-	golden.Expect(t, "testdata/help.txt", []byte(got))
 }
 
 const serving = `

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -68,6 +67,9 @@ type Reading struct {
 	// Passed are the files which the runtime passes over for it, with the reason.
 	Passed []error
 }
+
+// Repairable reports whether [Mend] does what the verdict says.
+func (r Reading) Repairable() bool { return r.Verdict.repairs() }
 
 // Read looks at the directory once.
 func Read(o Options, known Known) Reading {
@@ -217,7 +219,7 @@ func judgeList(a *Active, plugin string, known Known) (Verdict, error) {
 	case a.Types()[0] == plugin:
 		return Move, fmt.Errorf("%s: plugin %q is first in the list, before the main plugin", a.Path, plugin)
 	}
-	if entry, at := a.entry(plugin); known.updates(entry, at) {
+	if entry, at := a.entry(plugin); len(entry) > 0 && known.updates(entry, at) {
 		return Update, fmt.Errorf("%s: plugin %q has other settings than the installer has left since", a.Path, plugin)
 	}
 	return OK, nil
@@ -226,16 +228,11 @@ func judgeList(a *Active, plugin string, known Known) (Verdict, error) {
 // entry is the one of the plugin in the file itself, and when the file was
 // written; empty if there is none.
 func (a *Active) entry(plugin string) (Entry, time.Time) {
-	list, err := scan(a.content.data)
-	if err != nil || len(list.entries) != len(a.Inline) {
+	l, ours, err := a.scan(plugin)
+	if err != nil || len(ours) == 0 {
 		return nil, time.Time{}
 	}
-	for i, p := range a.Inline {
-		if p.Network.Type == plugin {
-			return Entry(list.text(i)), a.content.info.ModTime()
-		}
-	}
-	return nil, time.Time{}
+	return Entry(l.text(ours[0])), a.content.info.ModTime()
 }
 
 func count(plugins []*libcni.PluginConfig, pluginType string) int {
@@ -269,27 +266,31 @@ func (d *directory) delegates(a *Active, plugin string) string {
 // sorts before any extension, so that the list is read and not the file.
 const madeSuffix = "-nodegate" + extensionList
 
+// source is the single plugin's file that a list was made of; nil if it was made
+// of none.
+func (d *directory) source(made string, l level) (single *Active, path string) {
+	stem, ok := strings.CutSuffix(made, madeSuffix)
+	if !ok {
+		return nil, ""
+	}
+	for _, path := range []string{stem + extensionSingle, stem + extensionJSON} {
+		if single, err := d.file(path, l); err == nil {
+			return single, path
+		}
+	}
+	return nil, stem + extensionSingle
+}
+
 // stale reports whether a list was made of a single plugin's file that has
 // changed since, and names that file.
 func (d *directory) stale(a *Active, l level) (string, bool) {
-	stem, made := strings.CutSuffix(filepath.Base(a.Path), madeSuffix)
-	if !made {
+	single, path := d.source(a.Path, l)
+	if path == "" {
 		return "", false
 	}
-	for _, extension := range []string{extensionSingle, extensionJSON} {
-		source := filepath.Join(d.path, stem+extension)
-		if single, err := d.file(source, l); err == nil {
-			return source, len(a.Inline) == 0 || single.Network != a.Network || single.CNIVersion != a.CNIVersion ||
-				!Entry(single.content.data).same(a.first())
-		}
-	}
-	return filepath.Join(d.path, stem+extensionSingle), true
-}
-
-func (a *Active) first() Entry {
 	list, err := scan(a.content.data)
-	if err != nil || len(list.entries) == 0 {
-		return nil
-	}
-	return Entry(list.text(0))
+	current := single != nil && err == nil && len(list.entries) > 0 &&
+		single.Network == a.Network && single.CNIVersion == a.CNIVersion &&
+		Entry(single.content.data).same(Entry(list.text(0)))
+	return path, !current
 }

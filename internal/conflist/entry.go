@@ -83,6 +83,15 @@ type Known struct {
 	DurableAt time.Time
 }
 
+// entry is what belongs into a list. What was seen wins, for it worked, unless
+// the installer has left something newer.
+func (k Known) entry() Entry {
+	if len(k.Observed) == 0 || k.updates(k.Observed, k.ObservedAt) {
+		return k.Durable
+	}
+	return k.Observed
+}
+
 // updates reports whether the installer has left another entry since the given
 // one was written.
 func (k Known) updates(e Entry, at time.Time) bool {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/nodegate/nodegate/agent/internal/conflist"
+	"github.com/nodegate/nodegate/internal/conflist"
 )
 
 const plugin = "gate-cni"
