@@ -26,8 +26,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nodegate/nodegate/certs"
@@ -108,13 +106,8 @@ func grant(t *testing.T, c *cluster.Cluster) {
 // kubeconfig writes the file of an identity.
 func kubeconfig(t *testing.T, config *rest.Config) string {
 	t.Helper()
-	content := clientcmdapi.NewConfig()
-	content.Clusters["test"] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData}
-	content.AuthInfos["test"] = &clientcmdapi.AuthInfo{Token: config.BearerToken}
-	content.Contexts["test"] = &clientcmdapi.Context{Cluster: "test", AuthInfo: "test"}
-	content.CurrentContext = "test"
 	path := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := clientcmd.WriteToFile(*content, path); err != nil {
+	if err := cluster.WriteKubeconfig(config, path); err != nil {
 		t.Fatal(err)
 	}
 	return path

@@ -18,6 +18,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 )
 
@@ -143,6 +145,22 @@ func (c *Cluster) Kubeconfig(dir string) (string, error) {
 		return "", fmt.Errorf("writing kubeconfig: %w", err)
 	}
 	return path, nil
+}
+
+// WriteKubeconfig writes a kubeconfig file for an identity.
+func WriteKubeconfig(identity *rest.Config, path string) error {
+	const name = "cluster"
+	file := clientcmdapi.NewConfig()
+	file.Clusters[name] = &clientcmdapi.Cluster{Server: identity.Host, CertificateAuthorityData: identity.CAData}
+	file.AuthInfos[name] = &clientcmdapi.AuthInfo{
+		Token: identity.BearerToken, ClientCertificateData: identity.CertData, ClientKeyData: identity.KeyData,
+	}
+	file.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
+	file.CurrentContext = name
+	if err := clientcmd.WriteToFile(*file, path); err != nil {
+		return fmt.Errorf("writing kubeconfig: %w", err)
+	}
+	return nil
 }
 
 func (c *Cluster) account(ctx context.Context, namespace, account string) (kubernetes.Interface, error) {

@@ -15,8 +15,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/nodegate/nodegate/gate"
 	"github.com/nodegate/nodegate/test/cluster"
@@ -212,16 +210,9 @@ func (w *World) Kubectl(ctx context.Context, args ...string) (string, error) {
 
 // kubeconfig writes a file for the identity and returns its path.
 func (w *World) kubeconfig(name string, identity *rest.Config) (string, error) {
-	file := clientcmdapi.NewConfig()
-	file.Clusters["world"] = &clientcmdapi.Cluster{Server: identity.Host, CertificateAuthorityData: identity.CAData}
-	file.AuthInfos["world"] = &clientcmdapi.AuthInfo{
-		Token: identity.BearerToken, ClientCertificateData: identity.CertData, ClientKeyData: identity.KeyData,
-	}
-	file.Contexts["world"] = &clientcmdapi.Context{Cluster: "world", AuthInfo: "world"}
-	file.CurrentContext = "world"
 	path := filepath.Join(w.options.Dir, kubeconfigFolder, name+".kubeconfig")
-	if err := clientcmd.WriteToFile(*file, path); err != nil {
-		return "", fmt.Errorf("writing kubeconfig of %s: %w", name, err)
+	if err := cluster.WriteKubeconfig(identity, path); err != nil {
+		return "", fmt.Errorf("as %s: %w", name, err)
 	}
 	return path, nil
 }
