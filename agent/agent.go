@@ -10,8 +10,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
@@ -36,6 +36,9 @@ type Options struct {
 	// BootIDPath is a file with the id of the running boot, as the kubelet reads
 	// it. Default: [DefaultBootIDPath].
 	BootIDPath string
+	// BootID is used instead of a file, where the Node shows another than the
+	// kernel's. Whoever sets it sees to it that it is another after every reboot.
+	BootID string
 	// Gates are the gates to open; at least one.
 	Gates []Gate
 	// CheckInterval defaults to [DefaultCheckInterval].
@@ -48,7 +51,7 @@ type Options struct {
 type Agent struct {
 	name       string
 	podUID     types.UID
-	bootIDPath string
+	readBootID func() bootID
 	log        *slog.Logger
 	clock      clock.Clock
 	uptime     func() (time.Duration, error)
@@ -59,9 +62,6 @@ type Agent struct {
 	gates      []*running
 	metrics    *metrics
 	board      board
-	// refused is why the API server last refused a watch of the Node. It belongs to
-	// the watch.
-	refused metav1.StatusReason
 	// wake has a message when there may be something to do.
 	wake chan struct{}
 	loop loop
@@ -95,7 +95,7 @@ func New(o Options) (*Agent, error) {
 	a := &Agent{
 		name:       o.NodeName,
 		podUID:     o.PodUID,
-		bootIDPath: o.BootIDPath,
+		readBootID: o.readBootID,
 		log:        o.Log,
 		clock:      clock.RealClock{},
 		uptime:     func() (time.Duration, error) { return readUptime(uptimePath) },
@@ -123,6 +123,9 @@ func (o Options) validate() error {
 	if slices.ContainsFunc([]rune(o.PodUID), unprintable) {
 		faults = append(faults, fmt.Errorf("the pod UID %q holds a blank or another character that no UID has", o.PodUID))
 	}
+	if o.BootID != "" && !usableBootID(o.BootID) {
+		faults = append(faults, fmt.Errorf("%.80q is no boot id", o.BootID))
+	}
 	if len(o.Gates) == 0 {
 		faults = append(faults, errors.New("no gate is given"))
 	}
@@ -146,12 +149,25 @@ func (g Gate) validate() error {
 	if len(g.Probes) == 0 {
 		faults = append(faults, fmt.Errorf("gate %q has no checks", g.Name))
 	}
+	names := map[string]bool{}
 	for _, p := range g.Probes {
 		if p.Check == nil || p.Timeout <= 0 {
 			faults = append(faults, fmt.Errorf("check %q of gate %q lacks a check or a timeout", p.Name, g.Name))
 		}
+		if len(validation.IsDNS1123Label(p.Name)) > 0 || names[p.Name] {
+			faults = append(faults, fmt.Errorf("%q of gate %q is no name for a check, or is one twice", p.Name, g.Name))
+		}
+		names[p.Name] = true
 	}
 	return errors.Join(faults...)
+}
+
+// readBootID is what the options say of the running boot.
+func (o Options) readBootID() bootID {
+	if o.BootID != "" {
+		return bootID{id: o.BootID}
+	}
+	return readBootID(o.BootIDPath)
 }
 
 func (o Options) withDefaults() Options {
@@ -188,10 +204,12 @@ func (a *Agent) node() *corev1.Node {
 }
 
 // rouse makes the loop look again.
-func (a *Agent) rouse() {
+func (a *Agent) rouse() { wakeUp(a.wake) }
+
+func wakeUp(wake chan<- struct{}) {
 	select {
-	case a.wake <- struct{}{}:
-	default: // it is about to
+	case wake <- struct{}{}:
+	default: // it is about to look
 	}
 }
 
@@ -212,7 +230,8 @@ func (a *Agent) Start(ctx context.Context) error {
 	// Watches are not waited for: while the API server refuses connections,
 	// client-go's reflector (0.37) sleeps up to half a minute and hears of no
 	// context.
-	go a.own.watch(ctx, a.rest, a.name, a.watchFailed)
+	refused := &refusals{log: a.log.With("node", a.name)}
+	go a.own.watch(ctx, a.rest, a.name, refused.note)
 	group.Go(func() { a.run(ctx) })
 	group.Wait()
 	a.log.Info("Agent stopped", "node", a.name)

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -249,6 +248,16 @@ func TestAgent_UnknownBootNeverOpens(t *testing.T) {
 	w.ok(os.WriteFile(o.BootIDPath, []byte(thisBoot), 0o600))
 	w.boots(thisBoot + " ") // any event makes the agent look again
 	w.boots(thisBoot)
+	w.eventuallyOpen()
+}
+
+// TestAgent_ABootIDThatIsGiven is used instead of the file's.
+func TestAgent_ABootIDThatIsGiven(t *testing.T) {
+	w := newWorld(t)
+	w.create(thisBoot, governedLabels())
+	o := w.options(w.identity(), &lever{})
+	o.BootIDPath, o.BootID = w.bootFile(otherBoot), thisBoot
+	w.run(o)
 	w.eventuallyOpen()
 }
 
@@ -515,14 +524,18 @@ func TestNew_Refuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, change := range map[string]func(*Options){
-		"no client configuration is given":                func(o *Options) { o.Config = nil },
-		"no node name is given":                           func(o *Options) { o.NodeName = "" },
-		`the pod UID "a b" holds a blank`:                 func(o *Options) { o.PodUID = "a b" },
-		"no gate is given":                                func(o *Options) { o.Gates = nil },
-		"a gate is nil":                                   func(o *Options) { o.Gates[0].Gate = nil },
-		`gate "agent" is given twice`:                     func(o *Options) { o.Gates = append(o.Gates, o.Gates[0]) },
-		`gate "agent" has no checks`:                      func(o *Options) { o.Gates[0].Probes = nil },
-		`check "c" of gate "agent" lacks a check or a ti`: func(o *Options) { o.Gates[0].Probes[0].Timeout = 0 },
+		"no client configuration is given":                            func(o *Options) { o.Config = nil },
+		"no node name is given":                                       func(o *Options) { o.NodeName = "" },
+		`the pod UID "a b" holds a blank`:                             func(o *Options) { o.PodUID = "a b" },
+		`"0000-00" is no boot id`:                                     func(o *Options) { o.BootID = "0000-00" },
+		`"a b" is no boot id`:                                         func(o *Options) { o.BootID = "a b" },
+		`"A_b" of gate "agent" is no name`:                            func(o *Options) { o.Gates[0].Probes[0].Name = "A_b" },
+		`"c" of gate "agent" is no name for a check, or is one twice`: func(o *Options) { o.Gates[0].Probes = append(o.Gates[0].Probes, o.Gates[0].Probes[0]) },
+		"no gate is given":                                            func(o *Options) { o.Gates = nil },
+		"a gate is nil":                                               func(o *Options) { o.Gates[0].Gate = nil },
+		`gate "agent" is given twice`:                                 func(o *Options) { o.Gates = append(o.Gates, o.Gates[0]) },
+		`gate "agent" has no checks`:                                  func(o *Options) { o.Gates[0].Probes = nil },
+		`check "c" of gate "agent" lacks a check or a ti`:             func(o *Options) { o.Gates[0].Probes[0].Timeout = 0 },
 	} {
 		o := whole()
 		change(&o)
@@ -535,7 +548,7 @@ func TestNew_Refuses(t *testing.T) {
 	}
 	g := gate.DefaultGate()
 	g.Checks = []gate.Check{{Name: "c", Socket: &gate.SocketCheck{Path: "/" + strings.Repeat("a", gate.MaxSocketPath)}}}
-	if _, err := FromConfiguration(g); err == nil || errors.Unwrap(err) == nil {
+	if _, err := FromConfiguration(g); err == nil || !strings.Contains(err.Error(), "checks[0].socket.path") {
 		t.Errorf("a socket path that is too long: %v", err)
 	}
 }

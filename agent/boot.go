@@ -34,10 +34,14 @@ func readBootID(path string) bootID {
 		return bootID{err: fmt.Errorf("reading the boot id: %w", err)}
 	}
 	id := strings.TrimSpace(string(data))
-	if len(id) > maxBootIDBytes || strings.ContainsFunc(id, unprintable) || !gate.ValidBootID(id) {
+	if !usableBootID(id) {
 		return bootID{err: fmt.Errorf("%s does not hold a boot id but %.80q", path, id)}
 	}
 	return bootID{id: id}
+}
+
+func usableBootID(id string) bool {
+	return len(id) <= maxBootIDBytes && !strings.ContainsFunc(id, unprintable) && gate.ValidBootID(id)
 }
 
 func unprintable(r rune) bool { return r < '!' || r > '~' }

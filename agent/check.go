@@ -59,8 +59,13 @@ type Gate struct {
 }
 
 // FromConfiguration returns the gate with the checks that its configuration
-// names. The gate is one with defaults, and valid.
+// names. It fills in what the gate leaves to defaults, and names every fault.
+// Checks of one's own are appended to the probes.
 func FromConfiguration(g *gate.Gate) (Gate, error) {
+	g.SetDefaults()
+	if faults := g.Validate(); len(faults) > 0 {
+		return Gate{}, fmt.Errorf("gate %q: %w", g.Name, faults.ToAggregate())
+	}
 	result := Gate{Gate: g}
 	for i := range g.Checks {
 		c := &g.Checks[i]

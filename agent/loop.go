@@ -32,15 +32,17 @@ type loop struct {
 	warned bool
 }
 
-// run steps whenever something changed or is due, until the context ends.
-func (a *Agent) run(ctx context.Context) {
+func (a *Agent) run(ctx context.Context) { stepUntil(ctx, a.wake, a.step) }
+
+// stepUntil steps whenever something changed or is due, until the context ends.
+func stepUntil(ctx context.Context, wake <-chan struct{}, step func(context.Context) time.Duration) {
 	for {
-		wait := time.NewTimer(a.step(ctx))
+		wait := time.NewTimer(step(ctx))
 		select {
 		case <-ctx.Done():
 			wait.Stop()
 			return
-		case <-a.wake:
+		case <-wake:
 			wait.Stop()
 		case <-wait.C:
 		}
@@ -71,7 +73,7 @@ func (a *Agent) step(ctx context.Context) time.Duration {
 // gather puts together all that a decision rests on.
 func (a *Agent) gather() view {
 	if a.loop.boot.id == "" {
-		a.loop.boot = readBootID(a.bootIDPath)
+		a.loop.boot = a.readBootID()
 	}
 	node, turn := a.own.get()
 	if node != nil && node.UID != a.loop.uid {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/utils/clock"
 )
@@ -73,14 +74,19 @@ func (t *reachTransport) RoundTrip(request *http.Request) (*http.Response, error
 // WrappedRoundTripper lets client-go find the transport below.
 func (t *reachTransport) WrappedRoundTripper() http.RoundTripper { return t.RoundTripper }
 
-// watchFailed tells once why the Node cannot be watched, if the API server says
-// so. What it does not answer is told elsewhere, and a watch that has lasted long
+// refusals tells why the Node cannot be watched, if the API server says so, once.
+// What it does not answer is told elsewhere, and a watch that has lasted long
 // enough ends with an error that means nothing.
-func (a *Agent) watchFailed(err error) {
+type refusals struct {
+	log  *slog.Logger
+	last metav1.StatusReason
+}
+
+func (r *refusals) note(err error) {
 	reason := apierrors.ReasonForError(err)
-	if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || reason == "" || a.refused == reason {
+	if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || reason == "" || r.last == reason {
 		return
 	}
-	a.refused = reason
-	a.log.Warn("API server refuses to show the Node, trying again", "node", a.name, "error", err)
+	r.last = reason
+	r.log.Warn("API server refuses to show the Node, trying again", "error", err)
 }

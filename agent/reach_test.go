@@ -75,14 +75,15 @@ func TestReach(t *testing.T) {
 	expect(3, "unreachable")
 }
 
-// TestAgent_TellsOnceThatItMayNotWatch, and nothing of watches that merely end.
-func TestAgent_TellsOnceThatItMayNotWatch(t *testing.T) {
-	a, log := alone(t)
+// TestRefusals: a refusal is told once, and nothing of watches that merely end.
+func TestRefusals(t *testing.T) {
+	var log bytes.Buffer
+	r := &refusals{log: slog.New(slog.NewTextHandler(&log, nil))}
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, "node-a", errors.New("no right"))
 	for range 3 {
-		a.watchFailed(errDown)
-		a.watchFailed(apierrors.NewResourceExpired("too old"))
-		a.watchFailed(forbidden)
+		r.note(errDown)
+		r.note(apierrors.NewResourceExpired("too old"))
+		r.note(forbidden)
 	}
 	if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, `level=WARN msg="API server refuses to show the Node, trying again"`) {
 		t.Errorf("log:\n%s", got)

@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"errors"
+	"fmt"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -95,6 +97,17 @@ func (v verdict) failing() []string {
 		}
 	}
 	return names
+}
+
+// reason is why the gate does not open, by its checks; nil if they pass.
+func (v verdict) reason() error {
+	var reasons []error
+	for _, check := range v.checks {
+		if check.state != Passing {
+			reasons = append(reasons, fmt.Errorf("%s: %w", check.name, check.reason))
+		}
+	}
+	return errors.Join(reasons...)
 }
 
 // maxFailingBytes leaves room for everything else that a heartbeat holds.

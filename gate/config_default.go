@@ -36,11 +36,12 @@ func (c *Configuration) setDefaults() {
 		c.Gates = []Gate{{Name: DefaultName, Taint: Taint{Key: DefaultTaintKey}}}
 	}
 	for i := range c.Gates {
-		c.Gates[i].setDefaults()
+		c.Gates[i].SetDefaults()
 	}
 }
 
-func (g *Gate) setDefaults() {
+// SetDefaults fills in what the gate leaves to defaults.
+func (g *Gate) SetDefaults() {
 	setDefault(&g.Taint.Effect, corev1.TaintEffectNoSchedule)
 	setDefault(&g.FinalObject, FinalObjectAudit)
 	setDefault(&g.Agent.Namespace, Namespace)

@@ -75,6 +75,9 @@ func (c *Configuration) validateUnique(gates *field.Path) field.ErrorList {
 	return faults
 }
 
+// Validate returns every fault of a gate with defaults.
+func (g *Gate) Validate() field.ErrorList { return g.validate(nil) }
+
 func (g *Gate) validate(path *field.Path) field.ErrorList {
 	var faults field.ErrorList
 	faults = append(faults, invalid(path.Child("name"), g.Name, validation.IsDNS1123Label(g.Name))...)

@@ -28,6 +28,7 @@ type Options struct {
 	NodeName   string
 	PodUID     string
 	BootIDPath string
+	BootID     string
 }
 
 // NewOptions returns the defaults. The environment is asked only for what the
@@ -50,6 +51,7 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.NodeName, "node-name", o.NodeName, "`name` of this node (default: the environment's NODE_NAME)")
 	flags.StringVar(&o.PodUID, "pod-uid", o.PodUID, "`UID` of this pod, shown in heartbeats (default: the environment's POD_UID)")
 	flags.StringVar(&o.BootIDPath, "boot-id-path", o.BootIDPath, "`file` with the id of the running boot, as the kubelet reads it")
+	flags.StringVar(&o.BootID, "boot-id", o.BootID, "`id` of the running boot instead of a file's, for a Node that shows another than the kernel's; it must differ after every reboot")
 	o.Common.AddFlags(flags)
 	for _, name := range []string{"node-name", "pod-uid"} {
 		flags.Lookup(name).DefValue = ""
@@ -87,6 +89,7 @@ func (o *Options) Run(ctx context.Context, logs io.Writer) error {
 		NodeName:   o.NodeName,
 		PodUID:     types.UID(o.PodUID),
 		BootIDPath: o.BootIDPath,
+		BootID:     o.BootID,
 		Gates:      gates,
 		Log:        log,
 	})
