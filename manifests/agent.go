@@ -181,6 +181,9 @@ func hostMounts(gates []*gate.Gate) ([]hostMount, error) {
 				add("socket", filepath.Dir(check.Socket.Path),
 					"To connect to a socket in it, which takes no right to write. Not the socket\nitself: that is another one when its owner restarts.")
 			}
+			if check.File != nil {
+				add("file", filepath.Dir(check.File.Path), "To see a file in it, which may come and go.")
+			}
 			if check.Conflist != nil {
 				add("net-d", check.Conflist.Dir, "To see which configuration the runtime loads.")
 				add("cni-bin", check.Conflist.BinDir, "To see that the plugin is there.")

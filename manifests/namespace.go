@@ -60,11 +60,9 @@ func flowSchema() noted {
 			Rules: []flowcontrolv1.PolicyRulesWithSubjects{{
 				Subjects: []flowcontrolv1.Subject{subject(gate.ControllerAccount), subject(gate.AgentAccount)},
 				ResourceRules: []flowcontrolv1.ResourcePolicyRule{{
-					APIGroups: []string{""}, Resources: []string{"nodes"}, ClusterScope: true, Namespaces: []string{},
-					Verbs: []string{"get", "list", "watch", "patch"},
-				}, {
-					APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Namespaces: []string{gate.Namespace},
-					Verbs: []string{"create", "get", "update"},
+					APIGroups: []string{"", "coordination.k8s.io"}, Resources: []string{"nodes", "leases"},
+					ClusterScope: true, Namespaces: []string{gate.Namespace},
+					Verbs: []string{"create", "get", "list", "patch", "update", "watch"},
 				}},
 			}},
 		},

@@ -99,12 +99,32 @@ func agentRights(cfg *gate.Configuration) []Right {
 	if !runsAgent(cfg) {
 		return nil
 	}
-	return of(gate.AgentAccount, gate.AgentAccount, []Right{
+	rights := []Right{
 		{Verb: "get", Resource: "nodes", Why: "reads its Node after a write that failed"},
 		{Verb: "list", Resource: "nodes", Why: "reads its Node, by name, where an API server cannot stream it"},
 		{Verb: "watch", Resource: "nodes", Why: "follows its Node, by name"},
 		{Verb: "patch", Resource: "nodes", Why: "writes its heartbeat and removes its gates' taints; admission refuses all else"},
-	})
+	}
+	for _, namespace := range checkedNamespaces(cfg) {
+		rights = append(rights,
+			Right{Namespace: namespace, Verb: "list", Resource: "pods", Why: "looks for the pods of a check on its node"},
+			Right{Namespace: namespace, Verb: "watch", Resource: "pods", Why: "sees whether one of them is Ready"})
+	}
+	return of(gate.AgentAccount, gate.AgentAccount, rights)
+}
+
+// checkedNamespaces are those in which the agent looks for pods, in order.
+func checkedNamespaces(cfg *gate.Configuration) []string {
+	var namespaces []string
+	for _, g := range ownGates(cfg) {
+		for i := range g.Checks {
+			if pod := g.Checks[i].Pod; pod != nil {
+				namespaces = append(namespaces, pod.Namespace)
+			}
+		}
+	}
+	slices.Sort(namespaces)
+	return slices.Compact(namespaces)
 }
 
 func of(role, account string, rights []Right) []Right {

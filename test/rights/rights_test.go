@@ -107,8 +107,12 @@ func prepare(t *testing.T, c *cluster.Cluster) *programs {
 	if p.admin, err = kubernetes.NewForConfig(c.Admin); err != nil {
 		t.Fatal(err)
 	}
-	p.config = fmt.Sprintf("apiVersion: %s\nkind: %s\ngates: [{name: agent, taint: {key: %s}, checks: [{socket: {path: %s}}]}]\n",
-		gate.APIVersion, gate.Kind, gate.DefaultTaintKey, filepath.Join(dir, "socket"))
+	p.config = fmt.Sprintf(`apiVersion: %s
+kind: %s
+gates:
+- {name: agent, taint: {key: %s}, checks: [{socket: {path: %s}}]}
+- {name: other, taint: {key: example.com/other}, checks: [{pod: {namespace: default, selector: {matchLabels: {app: other}}}}]}
+`, gate.APIVersion, gate.Kind, gate.DefaultTaintKey, filepath.Join(dir, "socket"))
 	if p.cfg, err = gate.ParseConfiguration([]byte(p.config)); err != nil {
 		t.Fatal(err)
 	}
