@@ -19,6 +19,9 @@ BENCHTIME ?= 1000x
 RUNS ?= 20
 WRITES ?= 20000
 SEED ?= 1
+ROUNDS ?= 3
+# Of a large cluster.
+NODES ?= 5000
 # What arms in admission in the demo: policy or webhook.
 MUTATION ?= policy
 # ASSETS_FLAGS=--kubelet builds the kubelet too.
@@ -74,6 +77,11 @@ fuzz: require-go ## Send random writes to a real API server (WRITES=20000, SEED=
 	@assets=$$($(ASSETS)) || exit 1; export KUBEBUILDER_ASSETS="$$assets"; \
 	$(GO) test -count=1 -v -timeout 60m ./test/fuzz -args -writes=$(WRITES) -seed=$(SEED)
 
+.PHONY: peace
+peace: require-go ## Have guard and agents go through random troubles (ROUNDS=3, SEED=1)
+	@assets=$$($(ASSETS)) || exit 1; export KUBEBUILDER_ASSETS="$$assets"; \
+	$(GO) test -count=1 -v -timeout 60m ./guard -run TestPeace -args -peace-nodes=200 -peace-rounds=$(ROUNDS) -peace-seed=$(SEED)
+
 .PHONY: bench
 bench: require-go ## Measure, as ratios within one run (BENCH=pattern, BENCHTIME=1000x)
 	@assets=$$($(ASSETS)) || exit 1; export KUBEBUILDER_ASSETS="$$assets"; \
@@ -83,6 +91,11 @@ bench: require-go ## Measure, as ratios within one run (BENCH=pattern, BENCHTIME
 bench-life: require-go ## Measure what happens to a node, seconds a run (BENCH=pattern, RUNS=20)
 	@assets=$$($(ASSETS)) || exit 1; export KUBEBUILDER_ASSETS="$$assets"; \
 	$(GO) test ./test/bench/life -run '^$$' -bench '$(BENCH)' -benchtime $(RUNS)x -timeout 60m
+
+.PHONY: bench-fleet
+bench-fleet: require-go ## Measure the guard in a large cluster (BENCH=pattern, NODES=5000)
+	@assets=$$($(ASSETS)) || exit 1; export KUBEBUILDER_ASSETS="$$assets"; \
+	$(GO) test ./test/bench/fleet -run '^$$' -bench '$(BENCH)' -benchtime 1x -timeout 120m -args -nodes=$(NODES)
 
 .PHONY: clean
 clean: ## Remove what was built in the tree (the cache outside it stays)

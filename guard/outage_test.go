@@ -25,8 +25,6 @@ import (
 	"github.com/nodegate/nodegate/test/cluster"
 )
 
-const leaseName = "nodegate-controller"
-
 // replica runs a guard with leader election, and another whenever one ends, as a
 // kubelet does, until the context ends.
 func replica(ctx context.Context, reach *rest.Config, cfg *gate.Configuration) error {
@@ -50,7 +48,7 @@ func newReplica(reach *rest.Config, cfg *gate.Configuration) (func(context.Conte
 	reach = rest.CopyConfig(reach)
 	clock := apiclock.New()
 	reach.Wrap(clock.Wrap)
-	lease, err := guard.NewLease(reach, gate.Namespace, leaseName, clock)
+	lease, err := guard.NewLease(reach, gate.Namespace, gate.ControllerLease, clock)
 	if err != nil {
 		return nil, err
 	}
@@ -227,7 +225,7 @@ func TestGuard_SurvivesAnOutage(t *testing.T) {
 	t.Logf("the agent that has died is noticed %s after the API server was back", time.Since(back))
 	eventually(t, "the suspension to end", func() bool { return notice() == "" })
 	expectArmed(t, e.admin, f.nodes[17].Name)
-	e.expectEvent(t, gate.Namespace, leaseName, "ExpirySuspended")
+	e.expectEvent(t, gate.Namespace, gate.ControllerLease, "ExpirySuspended")
 	if value := e.lease(t).Annotations[gate.BreakerPrefix+gate.DefaultName]; !strings.HasPrefix(value, "armed=") {
 		t.Errorf("the Lease tells of the breaker: %q", value)
 	}
@@ -236,7 +234,7 @@ func TestGuard_SurvivesAnOutage(t *testing.T) {
 func (e *environment) lease(t *testing.T) *coordinationv1.Lease {
 	t.Helper()
 	lease := &coordinationv1.Lease{}
-	key := client.ObjectKey{Namespace: gate.Namespace, Name: leaseName}
+	key := client.ObjectKey{Namespace: gate.Namespace, Name: gate.ControllerLease}
 	if err := client.IgnoreNotFound(e.admin.Get(t.Context(), key, lease)); err != nil {
 		t.Fatal(err)
 	}
