@@ -26,15 +26,15 @@ import (
 // Timing of the leader election. A replica that is killed is followed by another
 // within five seconds: at most 2.2 retries until the other one sees the last
 // renewal, the Lease's duration, and 2.2 retries until it asks again (client-go
-// stretches the waiting replica's retries to that). It costs the API server 2.5
-// small writes a second from the one that leads and 2.5 reads from the other,
+// stretches the waiting replica's retries to that). It costs the API server five
+// small writes a second from the one that leads and fewer reads from the other,
 // where a cluster of 5000 nodes makes 500 such writes for its kubelets. An API
 // server that does not answer for RenewDeadline ends the leader's term; no Node
 // could have been armed in that time either.
 const (
-	LeaseDuration = 3 * time.Second
-	RenewDeadline = 2500 * time.Millisecond
-	RetryPeriod   = 400 * time.Millisecond
+	LeaseDuration = 4 * time.Second
+	RenewDeadline = 3800 * time.Millisecond
+	RetryPeriod   = 200 * time.Millisecond
 )
 
 // Lease is the lock of a manager's leader election and, in its annotations, what

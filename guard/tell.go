@@ -14,7 +14,7 @@ import (
 const (
 	// Events are written at this rate, in events per second, after a burst: what
 	// arms Nodes has to go through the same API server, and goes first.
-	eventRate, eventBurst = 20, 50
+	eventRate, eventBurst = 20, 10
 
 	// maxQueuedEvents is how many may wait. Of more there is only the metric.
 	maxQueuedEvents = 16 << 10
