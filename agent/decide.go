@@ -82,8 +82,9 @@ func (v view) weigh(g gateView) (time.Duration, gateWrite) {
 	hb, own := ownHeartbeat(g.gate, v.node, v.boot)
 	turned := !own || hb.Ready != g.ready
 	// What this process has not said before is told at once, if it closes: the
-	// write that tells it arms. All else may be a repeat of what others undo.
-	news := turned && !g.ready && !g.saidNo
+	// write that tells it arms, and voids one that opens, of an agent before this
+	// one, which is still on its way. All else may be a repeat of what others undo.
+	news := !g.ready && !g.saidNo
 	hold := g.pace.wait(v.local)
 
 	write := gateWrite{verdict: g.verdict, opens: g.opens && g.armed && hold == 0}

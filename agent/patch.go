@@ -33,7 +33,9 @@ func newNodePatch(node *corev1.Node) *nodePatch {
 	return p
 }
 
-// annotate sets annotations of a Node.
+// annotate sets annotations of a Node that still have the values that were seen.
+// A write that was held up on its way, by whatever agent, must not take back what
+// was said since.
 func (p *nodePatch) annotate(node *corev1.Node, values []annotation) {
 	const annotations = "/metadata/annotations"
 	if node.Annotations == nil {
@@ -41,7 +43,13 @@ func (p *nodePatch) annotate(node *corev1.Node, values []annotation) {
 		p.add("add", annotations, struct{}{})
 	}
 	for _, a := range values {
-		p.add("add", annotations+"/"+escape(a.key), a.value)
+		path := annotations + "/" + escape(a.key)
+		if seen, ok := node.Annotations[a.key]; ok {
+			p.add("test", path, seen)
+		} else if node.Annotations != nil {
+			p.add("test", path, nil)
+		}
+		p.add("add", path, a.value)
 	}
 }
 

@@ -17,9 +17,9 @@ import (
 func TestPodCheck(t *testing.T) {
 	w := newWorld(t)
 	w.create(thisBoot, nil)
-	const namespace = "pod-check"
-	_, err := w.admin.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{})
+	created, err := w.admin.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "pod-check-"}}, metav1.CreateOptions{})
 	w.ok(err)
+	namespace := created.Name
 	pods := w.admin.CoreV1().Pods(namespace)
 	create := func(name, node, app string) {
 		t.Helper()
@@ -57,34 +57,34 @@ func TestPodCheck(t *testing.T) {
 	// It has no right to list pods yet, and says so without waiting for ever.
 	w.eventually(func() string {
 		err := askUntil(t, check, closedChannel())
-		if !strings.Contains(text(err), "listing pods of namespace pod-check: ") || !strings.Contains(text(err), "forbidden") {
+		if !strings.Contains(text(err), "listing pods of namespace "+namespace+": ") || !strings.Contains(text(err), "forbidden") {
 			return "the lack of rights is not told: " + text(err)
 		}
 		return ""
 	})
 	w.allowPods(namespace)
-	expect("no pod of namespace pod-check with app=mesh is on this node")
+	expect("no pod of namespace " + namespace + " with app=mesh is on this node")
 	create("elsewhere", "another-node", "mesh")
 	create("other", w.name, "other")
 	create("mesh", w.name, "mesh")
 	reports("elsewhere", "True", "")
 	reports("other", "True", "")
-	expect("pod pod-check/mesh is not Ready")
+	expect("pod " + namespace + "/mesh is not Ready")
 	reports("mesh", "False", "ContainersNotReady")
-	expect("pod pod-check/mesh is not Ready (ContainersNotReady)")
+	expect("pod " + namespace + "/mesh is not Ready (ContainersNotReady)")
 	reports("mesh", "True", "") // whatever the node's clock says
 	expect("")
 
 	// A reboot: what the API server shows is of the boot before.
 	booted = time.Now().Add(2 * time.Second)
-	expect("pod pod-check/mesh was Ready before this boot, and was not reported since")
+	expect("pod " + namespace + "/mesh was Ready before this boot, and was not reported since")
 	w.eventually(func() string {
 		reports("mesh", "False", "ContainersNotReady")
 		reports("mesh", "True", "")
 		return text(check.Check(t.Context(), nil))
 	})
 	w.deletePod(namespace, "mesh", 3600)
-	expect("pod pod-check/mesh is being deleted")
+	expect("pod " + namespace + "/mesh is being deleted")
 	create("mesh-2", w.name, "mesh")
 	reports("mesh-2", "True", "")
 	expect("") // one of them is enough

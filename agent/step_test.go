@@ -49,7 +49,7 @@ func (w *world) look(a *Agent) {
 // between what the agent reads and what it writes, or while it writes. Nothing of
 // the other's is lost, revived or moved.
 func TestStep_KeepsWhatOthersWrite(t *testing.T) {
-	const rounds = 200
+	const rounds = 1000
 	w := newWorld(t)
 	w.create(thisBoot, nil)
 	a := w.agent(w.options(w.identity(), &lever{}))
@@ -103,6 +103,97 @@ func TestStep_KeepsWhatOthersWrite(t *testing.T) {
 	if stale := failed(a, failureStale); stale < rounds/2 {
 		t.Errorf("only %d writes of %d rounds met a changed Node: the test tests little", stale, rounds)
 	}
+}
+
+// TestStep_ALateWriteOpensNothing: a write that opens is held up on its way, and
+// arrives when the agent has said otherwise, when another agent of this boot has
+// spoken, in another boot, or at another Node of the name.
+func TestStep_ALateWriteOpensNothing(t *testing.T) {
+	for name, meanwhile := range map[string]func(w *world, a *Agent, check *lever){
+		"the agent said otherwise": func(w *world, a *Agent, check *lever) {
+			check.set(false)
+			for range 2 { // the check's dwell is over with the second
+				w.lookAndAnswer(a)
+				a.clock.(*testclock.FakeClock).Step(time.Minute)
+			}
+			a.step(w.Context())
+		},
+		"another agent spoke": func(w *world, _ *Agent, _ *lever) {
+			check := &lever{}
+			check.set(false)
+			o := w.options(w.identity(), check)
+			o.PodUID = "another"
+			next := w.agent(o)
+			w.lookAndAnswer(next)
+			next.step(w.Context())
+		},
+		"a reboot": func(w *world, _ *Agent, _ *lever) { w.boots(otherBoot) },
+		"another Node": func(w *world, _ *Agent, _ *lever) {
+			w.delete()
+			w.create(thisBoot, nil, armed()...)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.create(thisBoot, nil, armed()...)
+			check := &lever{}
+			a := w.agent(w.options(w.identity(), check))
+			a.clock = testclock.NewFakeClock(time.Now())
+			check.set(false)
+			w.lookAndAnswer(a)
+			a.step(t.Context()) // it says no at first
+			check.set(true)
+			w.lookAndAnswer(a)
+			slow := &holdUp{nodeClient: a.nodes}
+			a.nodes = slow
+			a.step(t.Context())
+			if len(slow.held) == 0 || !isOpen(w.arrives(slow, true)) {
+				t.Fatal("the write would not have opened: the test tests nothing")
+			}
+			slow.let = true
+			meanwhile(w, a, check)
+			if node := w.arrives(slow, false); node != nil {
+				t.Errorf("the late write was accepted: taints %v, annotations %v", node.Spec.Taints, node.Annotations)
+			}
+			if isOpen(w.node()) {
+				t.Error("the Node is open")
+			}
+		})
+	}
+}
+
+// holdUp keeps the writes that are sent, as a network that hangs, until it lets
+// them through.
+type holdUp struct {
+	nodeClient
+	held [][]byte
+	let  bool
+}
+
+func (h *holdUp) Patch(ctx context.Context, name string, patch types.PatchType, data []byte, options metav1.PatchOptions, sub ...string) (*corev1.Node, error) {
+	if h.let {
+		return h.nodeClient.Patch(ctx, name, patch, data, options, sub...)
+	}
+	h.held = append(h.held, data)
+	return nil, context.DeadlineExceeded
+}
+
+// arrives has the first write that was held up arrive, and returns what becomes of
+// the Node; nil if it is refused.
+func (w *world) arrives(h *holdUp, dry bool) *corev1.Node {
+	w.Helper()
+	options := metav1.PatchOptions{FieldManager: gate.ManagerAgent}
+	if dry {
+		options.DryRun = []string{metav1.DryRunAll}
+	}
+	node, err := h.nodeClient.Patch(w.Context(), w.name, types.JSONPatchType, h.held[0], options)
+	if err != nil && classify(err) != failureStale {
+		w.Fatal(err)
+	}
+	if err != nil {
+		return nil
+	}
+	return node
 }
 
 // TestStep_VanishedTaint: somebody else removed it between read and write.
