@@ -17,6 +17,7 @@ TESTFLAGS ?=
 BENCH ?= .
 BENCHTIME ?= 1000x
 RUNS ?= 20
+IDLE ?= 5m
 WRITES ?= 20000
 SEED ?= 1
 ROUNDS ?= 3
@@ -96,6 +97,11 @@ bench-life: require-go ## Measure what happens to a node, seconds a run (BENCH=p
 bench-fleet: require-go ## Measure the guard in a large cluster (BENCH=pattern, NODES=5000)
 	@assets=$$($(ASSETS)) || exit 1; export KUBEBUILDER_ASSETS="$$assets"; \
 	$(GO) test ./test/bench/fleet -run '^$$' -bench '$(BENCH)' -benchtime 1x -timeout 120m -args -nodes=$(NODES)
+
+.PHONY: idle
+idle: require-go ## Measure an agent that has nothing to do (IDLE=5m, twice)
+	@assets=$$($(ASSETS)) || exit 1; export KUBEBUILDER_ASSETS="$$assets"; \
+	$(GO) test ./cmd/nodegate-agent -count=1 -v -timeout 3h -run '^TestIdle$$' -idle $(IDLE)
 
 .PHONY: clean
 clean: ## Remove what was built in the tree (the cache outside it stays)

@@ -179,6 +179,11 @@ func (a *Agent) failed(ctx context.Context, reason failure, d decision, err erro
 		return idle
 	}
 	a.metrics.writeErrors.WithLabelValues(string(reason)).Inc()
+	for _, w := range d.writes {
+		if w.ready { // it may be carried out yet; what voids it must then be said anew
+			a.running(w.gate.Name).saidNo = false
+		}
+	}
 	if reason == failureStale {
 		if err = a.reread(ctx); err == nil {
 			return 0

@@ -30,6 +30,7 @@ var (
 
 func (w *world) manager(config *rest.Config, probes string) ctrl.Manager {
 	w.Helper()
+	ctrl.SetLogger(logr.Discard())
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Metrics:                metricsserver.Options{BindAddress: "0"},
 		HealthProbeBindAddress: probes,

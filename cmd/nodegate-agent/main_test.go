@@ -22,6 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"github.com/nodegate/nodegate/gate"
 	"github.com/nodegate/nodegate/test/cluster"
@@ -145,7 +146,7 @@ func TestBinary(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	p := start(t, c, boot)
+	p := start(t, c, c.Admin, boot)
 	eventually(t, func() string {
 		if status, body := p.get("health", "/readyz"); status != http.StatusServiceUnavailable || !strings.Contains(body, "check socket: failing: ") {
 			return fmt.Sprintf("/readyz answers %d %s", status, body)
@@ -221,7 +222,8 @@ type process struct {
 	logs    *buffer
 }
 
-func start(t *testing.T, c *cluster.Cluster, boot string) *process {
+// start runs the agent, which reaches the API server as a configuration says.
+func start(t *testing.T, c *cluster.Cluster, by *rest.Config, boot string) *process {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "ng") // short enough for a socket
 	if err != nil {
@@ -231,6 +233,14 @@ func start(t *testing.T, c *cluster.Cluster, boot string) *process {
 	p := &process{T: t, socket: filepath.Join(dir, "s"), logs: &buffer{}}
 	kubeconfig, err := c.Kubeconfig(dir)
 	if err != nil {
+		t.Fatal(err)
+	}
+	admin, err := os.ReadFile(kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	admin = bytes.ReplaceAll(admin, []byte(c.Admin.Host), []byte(by.Host))
+	if err := os.WriteFile(kubeconfig, admin, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for name, content := range map[string]string{"config.yaml": fmt.Sprintf(serving, p.socket), "boot_id": boot + "\n"} {

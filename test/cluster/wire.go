@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/url"
 	"sync"
+	"sync/atomic"
 
 	"k8s.io/client-go/rest"
 )
@@ -14,6 +15,7 @@ import (
 type Wire struct {
 	backend string
 	front   string
+	sent    atomic.Int64
 
 	mu       sync.Mutex
 	listener net.Listener
@@ -37,6 +39,9 @@ func (w *Wire) Config(identity *rest.Config) *rest.Config {
 	config.Host = "https://" + w.front
 	return config
 }
+
+// Sent is how many bytes clients have sent, encrypted.
+func (w *Wire) Sent() int64 { return w.sent.Load() }
 
 // Mend lets connections through.
 func (w *Wire) Mend() error {
@@ -79,9 +84,17 @@ func (w *Wire) forward(client net.Conn) {
 		_ = client.Close()
 		return
 	}
-	go func() { _, _ = io.Copy(server, client); _ = server.Close() }()
+	go func() { _, _ = io.Copy(server, io.TeeReader(client, (*counter)(&w.sent))); _ = server.Close() }()
 	_, _ = io.Copy(client, server)
 	_ = client.Close()
+}
+
+// counter counts the bytes that are written to it.
+type counter atomic.Int64
+
+func (c *counter) Write(data []byte) (int, error) {
+	(*atomic.Int64)(c).Add(int64(len(data)))
+	return len(data), nil
 }
 
 // keep notes connections for the cut. One that came in before it is cut at once.
