@@ -28,6 +28,9 @@ const (
 	// that was too many to go on.
 	BreakerPrefix = "breaker." + Group + "/"
 
+	// ModeAnnotation on the guard's Lease is the mode that the guard is in.
+	ModeAnnotation = Group + "/mode"
+
 	// SuspendedAnnotation on the guard's Lease says until when, and why, no Node is
 	// armed for its agent's silence.
 	SuspendedAnnotation = Group + "/expiry-suspended"

@@ -82,6 +82,8 @@ type Guard struct {
 	live client.Reader
 	// indexed says that the client finds pods by node.
 	indexed bool
+	// reconfigured has the fleet looked at, and the Lease brought up to date.
+	reconfigured chan struct{}
 }
 
 var _ reconcile.Reconciler = (*Guard)(nil)
@@ -95,6 +97,7 @@ func (g *Guard) NeedLeaderElection() bool { return true }
 // manager's cache should be built with [CacheOptions].
 func (g *Guard) SetupWithManager(mgr ctrl.Manager) error {
 	g.live = mgr.GetAPIReader()
+	g.reconfigured = make(chan struct{}, 1)
 	if err := indexPods(mgr); err != nil {
 		return err
 	}
@@ -191,6 +194,10 @@ func (g *Guard) watchConfiguration(ctx context.Context, queue workqueue.TypedRat
 				}
 				for _, request := range g.allNodes(ctx, nil) {
 					queue.Add(request)
+				}
+				select {
+				case g.reconfigured <- struct{}{}:
+				default:
 				}
 			}
 		}

@@ -99,6 +99,7 @@ func (g *Guard) lead(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-time.After(patrolPeriod):
+		case <-g.reconfigured:
 		}
 	}
 }
@@ -213,7 +214,7 @@ func (g *Guard) publish(ctx context.Context) error {
 	if g.Lease == nil {
 		return nil
 	}
-	notices := map[string]string{}
+	notices := map[string]string{gate.ModeAnnotation: string(g.configuration().Mode)}
 	if !g.term.suspend.until.IsZero() {
 		notices[gate.SuspendedAnnotation] = g.term.suspend.String()
 	}

@@ -233,5 +233,5 @@ func (l *Lease) put(ctx context.Context, notices map[string]string) error {
 }
 
 func isNotice(key string) bool {
-	return key == gate.SuspendedAnnotation || strings.HasPrefix(key, gate.BreakerPrefix)
+	return key == gate.ModeAnnotation || key == gate.SuspendedAnnotation || strings.HasPrefix(key, gate.BreakerPrefix)
 }

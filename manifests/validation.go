@@ -10,11 +10,14 @@ import (
 	"github.com/nodegate/nodegate/gate"
 )
 
+// writers is the first part of the name of the one policy that applies in every mode.
+const writers = "writers"
+
 // writersPolicy says who may write heartbeats and bypasses, and confines the
 // agent: [gate.Configuration.Permit] in CEL. It applies in every mode.
 func writersPolicy(cfg *gate.Configuration, i int) *admissionregistrationv1.ValidatingAdmissionPolicy {
 	g := &cfg.Gates[i]
-	policy := validatingPolicy(g, "writers",
+	policy := validatingPolicy(g, writers,
 		rule("nodes", admissionregistrationv1.Create, admissionregistrationv1.Update, admissionregistrationv1.Delete),
 		rule("nodes/status", admissionregistrationv1.Update))
 	policy.Spec.MatchConditions = []admissionregistrationv1.MatchCondition{{

@@ -28,6 +28,8 @@ type environment struct {
 	admin   kubernetes.Interface
 	// webhook is nil where policies mutate.
 	webhook *webhookserver.Server
+	// configuration is the webhook's and the guard's.
+	configuration func() *gate.Configuration
 }
 
 // inEachForm runs a test with the policies and with the webhook.
@@ -57,6 +59,7 @@ func newEnvironment(t *testing.T) *environment {
 	})
 	e := &environment{cluster: c, cfg: gate.Default()}
 	e.gate = &e.cfg.Gates[0]
+	e.configuration = func() *gate.Configuration { return e.cfg }
 	e.admin = e.client(t, "admin")
 	return e
 }
@@ -77,7 +80,7 @@ func installWebhook(t *testing.T, e *environment) {
 	if err := e.cluster.Apply(t.Context(), policies); err != nil {
 		t.Fatal(err)
 	}
-	configuration := func() *gate.Configuration { return e.cfg }
+	configuration := func() *gate.Configuration { return e.configuration() }
 	if e.webhook, err = webhookserver.Start(t.Context(), configuration, e.cluster.Admin, nil); err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,183 @@
+package cli
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/nodegate/nodegate/gate"
+	"github.com/nodegate/nodegate/manifests"
+	"github.com/nodegate/nodegate/test/cluster"
+)
+
+const twoGates = head + `gates:
+- {name: mesh, taint: {key: example.com/mesh}}
+- {name: disk, taint: {key: example.com/disk}}
+- {name: blue, taint: {key: example.com/blue}, nodeSelector: {matchLabels: {pool: blue}}}
+`
+
+// environment is a real API server on which more and more is there.
+type environment struct {
+	cluster *cluster.Cluster
+	admin   kubernetes.Interface
+	flags   []string
+}
+
+func (e *environment) run(t *testing.T, args ...string) (out, errOut string, code int) {
+	t.Helper()
+	return run(t, append(args, e.flags...)...)
+}
+
+func (e *environment) expect(t *testing.T, wantCode int, want string, args ...string) {
+	t.Helper()
+	out, errOut, code := e.run(t, args...)
+	if code != wantCode || !strings.Contains(out+errOut, want) {
+		t.Errorf("%v: exit code %d, out:\n%serr:\n%s\nwant exit code %d and %q", args, code, out, errOut, wantCode, want)
+	}
+}
+
+// TestCommands_SayWhatToDo: each thing that can be amiss is named.
+func TestCommands_SayWhatToDo(t *testing.T) {
+	c, err := cluster.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	e := &environment{cluster: c}
+	if e.admin, err = kubernetes.NewForConfig(c.Admin); err != nil {
+		t.Fatal(err)
+	}
+	kubeconfig, err := c.Kubeconfig(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.flags = []string{"--kubeconfig=" + kubeconfig, "--cache-dir=" + t.TempDir()}
+
+	e.expect(t, codeFailed, "is nodegate installed in this cluster?", "pause")
+	e.expect(t, codeFailed, "is nodegate installed in this cluster?", "bypass", "linux", "--clear")
+	e.expect(t, codeFailed, "run it as somebody who may", "pause", "--as=nobody")
+	e.installConfig(t)
+	e.expect(t, codeFailed, "set the mode there by hand", "pause")
+	e.setConfig(t, twoGates)
+	e.expect(t, codeFailed, "neither a binding of a mutation policy nor a webhook", "pause")
+	e.installAdmission(t)
+	t.Run("mode", e.modes)
+	t.Run("bypass", e.bypasses)
+}
+
+// installConfig installs one whose text cannot be edited.
+func (e *environment) installConfig(t *testing.T) {
+	t.Helper()
+	if _, err := e.admin.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: gate.Namespace}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := e.admin.CoreV1().ConfigMaps(gate.Namespace).Create(t.Context(), &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: gate.ConfigMapName},
+		Data:       map[string]string{gate.ConfigMapKey: head + "mode: !!str enforce\n"},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (e *environment) setConfig(t *testing.T, text string) {
+	t.Helper()
+	maps := e.admin.CoreV1().ConfigMaps(gate.Namespace)
+	object, err := maps.Get(t.Context(), gate.ConfigMapName, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	object.Data[gate.ConfigMapKey] = text
+	if _, err := maps.Update(t.Context(), object, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (e *environment) installAdmission(t *testing.T) {
+	t.Helper()
+	cfg, err := gate.ParseConfiguration([]byte(twoGates))
+	if err != nil {
+		t.Fatal(err)
+	}
+	policies, err := manifests.Policies(cfg, manifests.MutationV1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := e.cluster.Apply(t.Context(), policies); err != nil {
+		t.Fatal(err)
+	}
+	for name, labels := range map[string]map[string]string{"linux": {"kubernetes.io/os": "linux"}, "blue": {"pool": "blue"}, "other": nil} {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
+		if _, err := e.admin.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (e *environment) modes(t *testing.T) {
+	// There is no guard here.
+	e.expect(t, codeUnseen, "It was not seen:", "pause", "--timeout=5s")
+	e.expect(t, codeDone, "is in mode paused already", "pause", "--timeout=0s")
+	// Somebody who may set the mode, and look no further.
+	e.grant(t, "setter",
+		rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"get", "update"}},
+		rbacv1.PolicyRule{APIGroups: []string{"admissionregistration.k8s.io"}, Resources: []string{"*"}, Verbs: []string{"list", "get", "update"}})
+	e.expect(t, codeUnseen, `cannot create resource "nodes"`, "resume", "--as=setter")
+}
+
+func (e *environment) bypasses(t *testing.T) {
+	bypass := func(args ...string) []string { return append([]string{"bypass"}, args...) }
+	set := []string{"--for=1h", "--reason=test"}
+	e.expect(t, codeFailed, `nodes "unknown" not found`, bypass(append(set, "unknown")...)...)
+	e.expect(t, codeFailed, "say which by --gate: mesh, disk", bypass(append(set, "linux")...)...)
+	e.expect(t, codeFailed, `there is no gate "typo"; there are: mesh, disk, blue`, bypass(append(set, "linux", "--gate=typo")...)...)
+	e.expect(t, codeFailed, "is not governed by that gate", bypass(append(set, "linux", "--gate=blue")...)...)
+	e.expect(t, codeFailed, "is not governed by that gate", bypass(append(set, "other")...)...)
+	e.expect(t, codeDone, "gate blue is bypassed", bypass(append(set, "blue")...)...)
+	e.expect(t, codeDone, "gate disk is bypassed", bypass(append(set, "linux", "--gate=mesh", "--gate=disk")...)...)
+	e.expect(t, codeDone, "bypass of gate mesh is over", bypass("linux", "--clear", "--gate=mesh")...)
+	e.expect(t, codeDone, "bypass of gate disk is over", bypass("linux", "--clear")...)
+	e.expect(t, codeDone, "has no bypass", bypass("linux", "--clear")...)
+	e.grant(t, "editor",
+		rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"get"}},
+		rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "update"}})
+	e.expect(t, codeFailed, `the verb "bypass" on gates.nodegate.io "blue": run it as somebody who may`, bypass("blue", "--for=2h", "--reason=test", "--as=editor")...)
+}
+
+// grant gives a person rights and waits until they have them.
+func (e *environment) grant(t *testing.T, user string, rules ...rbacv1.PolicyRule) {
+	t.Helper()
+	meta := metav1.ObjectMeta{Name: user}
+	if _, err := e.admin.RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: meta, Rules: rules}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := e.admin.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: meta, Subjects: []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: user}},
+		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: user},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	impersonated := *e.cluster.Admin
+	impersonated.Impersonate.UserName = user
+	client, err := kubernetes.NewForConfig(&impersonated)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = cluster.Await(t.Context(), func(ctx context.Context) (bool, error) {
+		_, err := client.CoreV1().ConfigMaps(gate.Namespace).Get(ctx, gate.ConfigMapName, metav1.GetOptions{})
+		return err == nil, err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,84 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+)
+
+//go:generate go test -run TestHelp . -update
+
+// Exit codes.
+const (
+	codeDone   = 0
+	codeFailed = 1
+	// codeUnseen: all is changed, but not all of it was seen to be in effect.
+	codeUnseen = 2
+)
+
+// errUnseen is returned where everything is changed, and said what was not seen.
+var errUnseen = errors.New("changed, but not seen to be in effect everywhere")
+
+// Run runs the command line and returns the exit code.
+func Run(ctx context.Context, streams genericiooptions.IOStreams, args []string) int {
+	klog.SetLogger(logr.Discard()) // what goes wrong is in the error
+	log.SetLogger(logr.Discard())
+	command := NewCommand(streams)
+	command.SetArgs(args)
+	err := command.ExecuteContext(ctx)
+	switch {
+	case err == nil:
+		return codeDone
+	case errors.Is(err, errUnseen):
+		fmt.Fprintln(streams.ErrOut, "Warning:", err)
+		return codeUnseen
+	}
+	fmt.Fprintln(streams.ErrOut, "Error:", err)
+	return codeFailed
+}
+
+// NewCommand returns `kubectl nodegate`.
+func NewCommand(streams genericiooptions.IOStreams) *cobra.Command {
+	flags := genericclioptions.NewConfigFlags(true)
+	flags.Namespace = nil // nodegate's is fixed
+	o := &options{IOStreams: streams, flags: flags}
+	command := &cobra.Command{
+		Use:   "kubectl-nodegate COMMAND",
+		Short: "Look after the gates of a cluster's nodes",
+		Long: `Look after the gates of a cluster's nodes.
+
+Exit codes: 0 done, 1 failed, 2 changed but not seen to be in effect everywhere.`,
+		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl nodegate"},
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE:          func(command *cobra.Command, _ []string) error { return command.Help() },
+	}
+	command.SetOut(streams.Out)
+	command.SetErr(streams.ErrOut)
+	command.CompletionOptions.DisableDefaultCmd = true
+	flags.AddFlags(command.PersistentFlags())
+	command.PersistentFlags().Lookup("cache-dir").DefValue = "" // it is in the caller's home
+	command.AddCommand(newModeCommands(o)...)
+	command.AddCommand(newBypassCommand(o))
+	return command
+}
+
+// options are what every command has.
+type options struct {
+	genericiooptions.IOStreams
+	flags *genericclioptions.ConfigFlags
+}
+
+// sayf tells a person something that is no result.
+func (o *options) sayf(format string, args ...any) { fmt.Fprintf(o.ErrOut, format+"\n", args...) }
+
+// didf writes a result.
+func (o *options) didf(format string, args ...any) { fmt.Fprintf(o.Out, format+"\n", args...) }

@@ -1,0 +1,63 @@
+package cli
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"github.com/nodegate/nodegate/test/golden"
+)
+
+// run runs a command line and returns what it wrote and its exit code.
+func run(t *testing.T, args ...string) (out, errOut string, code int) {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	code = Run(t.Context(), genericiooptions.IOStreams{In: strings.NewReader(""), Out: &stdout, ErrOut: &stderr}, args)
+	return stdout.String(), stderr.String(), code
+}
+
+func TestHelp(t *testing.T) {
+	var all strings.Builder
+	for _, command := range [][]string{nil, {"pause"}, {"observe"}, {"resume"}, {"bypass"}} {
+		out, errOut, code := run(t, append(command, "--help")...)
+		if code != codeDone || errOut != "" {
+			t.Errorf("%v --help: exit code %d, %s", command, code, errOut)
+		}
+		if len(command) > 0 { // kubectl's own flags are the same everywhere
+			out, _, _ = strings.Cut(out, "\nGlobal Flags:")
+			out = "\n---- " + command[0] + "\n\n" + out
+		}
+		all.WriteString(out)
+	}
+	golden.Expect(t, "testdata/help.txt", []byte(all.String()))
+}
+
+// TestRun_Refuses: what cannot be done is said before any cluster is asked.
+func TestRun_Refuses(t *testing.T) {
+	t.Setenv("KUBECONFIG", "/nonexistent")
+	for name, tc := range map[string]struct {
+		args []string
+		want string
+	}{
+		"no kubeconfig":      {[]string{"pause"}, "there is no kubeconfig"},
+		"a missing one":      {[]string{"pause", "--kubeconfig=/nonexistent"}, "/nonexistent"},
+		"an unknown command": {[]string{"stop"}, `unknown command "stop"`},
+		"no node":            {[]string{"bypass", "--clear"}, "accepts 1 arg"},
+		"nothing to do":      {[]string{"bypass", "n"}, "clear for"},
+		"no reason":          {[]string{"bypass", "n", "--for=1h"}, "reason"},
+		"an empty reason":    {[]string{"bypass", "n", "--for=1h", "--reason="}, "--reason must be"},
+		"an odd reason":      {[]string{"bypass", "n", "--for=1h", "--reason=ü"}, "--reason must be printable ASCII"},
+		"two days":           {[]string{"bypass", "n", "--for=48h", "--reason=x"}, "--for is 48h0m0s, it must be from 1s to 24h0m0s"},
+		"no time":            {[]string{"bypass", "n", "--for=0s", "--reason=x"}, "--for is 0s"},
+		"both":               {[]string{"bypass", "n", "--clear", "--for=1h", "--reason=x"}, "none of the others can be"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out, errOut, code := run(t, tc.args...)
+			if code != codeFailed || out != "" || !strings.Contains(errOut, tc.want) {
+				t.Errorf("exit code %d, out %q, err %q, want an error of %q", code, out, errOut, tc.want)
+			}
+		})
+	}
+}

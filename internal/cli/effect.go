@@ -1,0 +1,149 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nodegate/nodegate/gate"
+)
+
+const (
+	pollInterval = 100 * time.Millisecond
+	// steady is how often in a row admission must be seen in the mode: there may be
+	// several API servers and several replicas of the webhook.
+	steady = 10
+	// probeName is of a Node that is created by dry run only.
+	probeName = "nodegate-mode-probe"
+)
+
+// await waits until the mode is seen to be in effect.
+func (o *modeOptions) await(ctx context.Context, c *connection, cfg *gate.Configuration, found form) error {
+	ctx, cancel := context.WithTimeout(ctx, o.timeout)
+	defer cancel()
+	unseen := false
+	for _, part := range []struct {
+		name string
+		seen func(context.Context) (bool, error)
+	}{
+		{"admission", o.admissionSeen(c, cfg)},
+		{"the guard", o.guardSeen(c)},
+	} {
+		o.sayf("Waiting for %s to be in mode %s ...", part.name, o.mode)
+		if err := poll(ctx, part.seen); err != nil {
+			o.sayf("It was not seen: %v", err)
+			unseen = true
+		}
+	}
+	if found.webhook && o.mode == gate.ModeEnforce {
+		o.sayf("Each replica of the webhook enforces when its own configuration is up to date; this asked one at a time.")
+	}
+	if unseen {
+		return errUnseen
+	}
+	o.didf("mode %s is in effect", o.mode)
+	return nil
+}
+
+// unseeable is an error that no waiting helps against.
+type unseeable struct{ error }
+
+// poll waits until something is seen. Errors that may pass are in the error where
+// time is over.
+func poll(ctx context.Context, seen func(context.Context) (bool, error)) error {
+	var last error
+	err := wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {
+		var holds bool
+		holds, last = seen(ctx)
+		if never, ok := errors.AsType[unseeable](last); ok {
+			return false, never.error
+		}
+		return holds && last == nil, nil
+	})
+	if wait.Interrupted(err) && last != nil {
+		return last
+	}
+	return err
+}
+
+// admissionSeen asks what would become of a new Node, for each gate.
+func (o *modeOptions) admissionSeen(c *connection, cfg *gate.Configuration) func(context.Context) (bool, error) {
+	inARow := 0
+	return func(ctx context.Context) (bool, error) {
+		for i := range cfg.Gates {
+			armed, err := bornArmed(ctx, c, &cfg.Gates[i])
+			if err != nil {
+				return false, err
+			}
+			if armed != (o.mode == gate.ModeEnforce) {
+				inARow = 0
+				return false, fmt.Errorf("a new Node is still treated by gate %q as in another mode", cfg.Gates[i].Name)
+			}
+		}
+		inARow++
+		return inARow >= steady, nil
+	}
+}
+
+// bornArmed reports whether a Node that the gate governs would be created with its
+// taint.
+func bornArmed(ctx context.Context, c *connection, g *gate.Gate) (bool, error) {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: probeName, Labels: governedLabels(g.NodeSelector)}}
+	if !g.Governs(node) {
+		return false, unseeable{fmt.Errorf("gate %q governs no Node of which this could make an example", g.Name)}
+	}
+	err := c.Create(ctx, node, client.DryRunAll)
+	if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) {
+		return false, unseeable{fmt.Errorf("creating a Node by dry run: %w", err)}
+	}
+	return g.Armed(node), err
+}
+
+// governedLabels are those of a Node that the selector selects, where one can be
+// told by looking at each requirement by itself.
+func governedLabels(selector *metav1.LabelSelector) map[string]string {
+	labels := map[string]string{}
+	if selector == nil {
+		return labels
+	}
+	for _, r := range selector.MatchExpressions {
+		switch {
+		case r.Operator == metav1.LabelSelectorOpIn && len(r.Values) > 0:
+			labels[r.Key] = r.Values[0]
+		case r.Operator == metav1.LabelSelectorOpExists && labels[r.Key] == "":
+			labels[r.Key] = "example"
+		}
+	}
+	maps.Copy(labels, selector.MatchLabels)
+	return labels
+}
+
+// guardSeen reads what the guard says of itself.
+func (o *modeOptions) guardSeen(c *connection) func(context.Context) (bool, error) {
+	return func(ctx context.Context) (bool, error) {
+		lease := &coordinationv1.Lease{}
+		err := c.Get(ctx, client.ObjectKey{Namespace: gate.Namespace, Name: gate.ControllerLease}, lease)
+		if apierrors.IsForbidden(err) {
+			return false, unseeable{err}
+		}
+		if err != nil {
+			return false, err
+		}
+		if holder := lease.Spec.HolderIdentity; holder == nil || *holder == "" {
+			return false, errors.New("no guard runs")
+		}
+		if mode := lease.Annotations[gate.ModeAnnotation]; mode != string(o.mode) {
+			return false, fmt.Errorf("the guard says that it is in mode %q", mode)
+		}
+		return true, nil
+	}
+}

@@ -1,0 +1,190 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	admissionregistrationv1beta1 "k8s.io/api/admissionregistration/v1beta1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nodegate/nodegate/gate"
+	"github.com/nodegate/nodegate/manifests"
+)
+
+// modeOptions are those of the commands that set the mode.
+type modeOptions struct {
+	*options
+	mode    gate.Mode
+	timeout time.Duration
+}
+
+func newModeCommands(o *options) []*cobra.Command {
+	const after = `
+
+The mode stands in the ConfigMap nodegate-system/nodegate-config and in what admits,
+and is set in both with your rights; no comment and no other setting is touched.
+Heartbeats, opening, and the rules on who may write what stay on. The command
+returns when a dry run shows the mode at the API server, and the guard says that it
+is in it, which takes until the kubelet has brought its configuration up to date.`
+	var commands []*cobra.Command
+	for _, c := range []struct {
+		mode             gate.Mode
+		use, short, long string
+	}{
+		{gate.ModePaused, "pause", "Arm no Node and count nothing, until resumed", "Arm no Node and count nothing, until resumed. Nodes that are closed stay so until their agent opens them."},
+		{gate.ModeObserve, "observe", "Arm no Node, but count what would have been armed", "Arm no Node, but count what would have been armed, in the metric\nnodegate_guard_would_arm_total."},
+		{gate.ModeEnforce, "resume", "Enforce the gates (again)", "Enforce the gates (again). New Nodes are closed until their agent shows that it serves,\nothers are closed where it does not."},
+	} {
+		m := &modeOptions{options: o, mode: c.mode}
+		command := &cobra.Command{
+			Use: c.use, Short: c.short, Long: c.long + after, Args: cobra.NoArgs,
+			RunE: func(command *cobra.Command, _ []string) error { return m.run(command.Context()) },
+		}
+		command.Flags().DurationVar(&m.timeout, "timeout", 2*time.Minute, "how long to wait for the mode to be in effect; 0 does not wait")
+		commands = append(commands, command)
+	}
+	return commands
+}
+
+func (o *modeOptions) run(ctx context.Context) error {
+	c, err := o.connect()
+	if err != nil {
+		return err
+	}
+	cfg, err := o.setConfiguration(ctx, c)
+	if err != nil {
+		return err
+	}
+	form, err := o.setAdmission(ctx, c)
+	if err != nil {
+		return fmt.Errorf("the mode is %s in the configuration, but not in all that admits; run this again: %w", o.mode, err)
+	}
+	if o.timeout <= 0 {
+		return nil
+	}
+	return o.await(ctx, c, cfg, form)
+}
+
+// setConfiguration sets the mode in the ConfigMap and returns the configuration.
+func (o *modeOptions) setConfiguration(ctx context.Context, c *connection) (*gate.Configuration, error) {
+	object, text := configMap(), ""
+	changed, err := c.change(ctx, object, func(object *unstructured.Unstructured) (bool, error) {
+		before, err := configText(object)
+		if err != nil {
+			return false, err
+		}
+		if text, err = setMode(before, o.mode); err != nil {
+			return false, fmt.Errorf("key %s is left as it is, set the mode there by hand: %w", gate.ConfigMapKey, err)
+		}
+		return text != before, unstructured.SetNestedField(object.Object, text, "data", gate.ConfigMapKey)
+	})
+	if err != nil {
+		return nil, err
+	}
+	o.report(object, changed)
+	return gate.ParseConfiguration([]byte(text))
+}
+
+func (o *modeOptions) report(object *unstructured.Unstructured, changed bool) {
+	did := "is in mode " + string(o.mode) + " already"
+	if changed {
+		did = "set to mode " + string(o.mode)
+	}
+	o.didf("%s %s", describe(object), did)
+}
+
+// form is how admission arms in the cluster.
+type form struct{ policies, webhook bool }
+
+// setAdmission sets the mode in all that admits. What judges an UPDATE comes before
+// what judges a CREATE: an API server that is seen to do the latter by the new mode
+// does the former.
+func (o *modeOptions) setAdmission(ctx context.Context, c *connection) (form, error) {
+	var found form
+	objects, err := admission(ctx, c)
+	if err != nil {
+		return found, err
+	}
+	for _, object := range objects {
+		follows, err := manifests.SetMode(object.DeepCopy(), otherThan(object))
+		if err != nil {
+			return found, explain(err, object)
+		}
+		if !follows {
+			continue
+		}
+		found.policies = found.policies || object.GetKind() == "MutatingAdmissionPolicyBinding"
+		found.webhook = found.webhook || object.GetKind() == "MutatingWebhookConfiguration"
+		changed, err := c.change(ctx, object, func(object *unstructured.Unstructured) (bool, error) {
+			return manifests.SetMode(object, o.mode)
+		})
+		if err != nil {
+			return found, err
+		}
+		o.report(object, changed)
+	}
+	if !found.policies && !found.webhook {
+		return found, errors.New("there is neither a binding of a mutation policy nor a webhook of nodegate: is it installed in this cluster?")
+	}
+	return found, nil
+}
+
+// otherThan is a mode in which the object would be another, if the mode means
+// anything to it.
+func otherThan(object *unstructured.Unstructured) gate.Mode {
+	if narrowed, err := manifests.SetMode(object.DeepCopy(), gate.ModeEnforce); err == nil && narrowed {
+		return gate.ModeEnforce
+	}
+	return gate.ModePaused
+}
+
+// admission lists what nodegate has that admits.
+func admission(ctx context.Context, c *connection) ([]*unstructured.Unstructured, error) {
+	selector, err := labels.Parse(manifests.Installed)
+	if err != nil {
+		return nil, err
+	}
+	v1 := admissionregistrationv1.SchemeGroupVersion
+	var found []*unstructured.Unstructured
+	for _, versions := range [][]schema.GroupVersionKind{
+		{v1.WithKind("ValidatingAdmissionPolicyBinding")},
+		{v1.WithKind("MutatingAdmissionPolicyBinding"), admissionregistrationv1beta1.SchemeGroupVersion.WithKind("MutatingAdmissionPolicyBinding")},
+		{v1.WithKind("MutatingWebhookConfiguration")},
+	} {
+		for _, kind := range versions {
+			list := &unstructured.UnstructuredList{}
+			list.SetGroupVersionKind(kind)
+			err := c.List(ctx, list, client.MatchingLabelsSelector{Selector: selector})
+			if isNotServed(err) {
+				continue
+			}
+			if err != nil {
+				return nil, explain(err, newObject(kind, "", "(list)"))
+			}
+			for i := range list.Items {
+				found = append(found, &list.Items[i])
+			}
+			break
+		}
+	}
+	slices.SortStableFunc(found, func(a, b *unstructured.Unstructured) int {
+		last := func(object *unstructured.Unstructured) int {
+			if strings.HasPrefix(object.GetName(), "create.") {
+				return 1
+			}
+			return 0
+		}
+		return cmp.Compare(last(a), last(b))
+	})
+	return found, nil
+}
