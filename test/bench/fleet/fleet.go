@@ -35,7 +35,9 @@ type fleet struct {
 }
 
 func newFleet(ctx context.Context, dir string, size int) (*fleet, error) {
-	c, err := cluster.Start()
+	// Nodes are stored so often that etcd would be full before the API server's
+	// usual compaction.
+	c, err := cluster.Start(cluster.WithFlag("etcd-compaction-interval", "20s"))
 	if err != nil {
 		return nil, err
 	}

@@ -35,17 +35,31 @@ var (
 
 const patience = 10 * time.Minute
 
-// large is the cluster that all but one of the benchmarks share.
-var large *fleet
+var (
+	// large is the cluster that all but one of the benchmarks share.
+	large *fleet
+	// shared is a folder for what they share.
+	shared string
+)
 
 func TestMain(m *testing.M) {
 	flag.Parse()
 	ctrl.SetLogger(logr.Discard())
+	os.Exit(runAll(m))
+}
+
+func runAll(m *testing.M) int {
+	var err error
+	if shared, err = os.MkdirTemp("", "fleet"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer func() { _ = os.RemoveAll(shared) }()
 	code := m.Run()
 	if large != nil {
 		_ = large.Stop()
 	}
-	os.Exit(code)
+	return code
 }
 
 // theLarge starts the large cluster, if it does not run yet, and puts every Node
@@ -53,12 +67,8 @@ func TestMain(m *testing.M) {
 func theLarge(b *testing.B) *fleet {
 	b.Helper()
 	if large == nil {
-		dir, err := os.MkdirTemp("", "fleet")
-		if err != nil {
-			b.Fatal(err)
-		}
-		large, err = newFleet(b.Context(), dir, *size)
-		if err != nil {
+		var err error
+		if large, err = newFleet(b.Context(), shared, *size); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -70,11 +80,7 @@ func theLarge(b *testing.B) *fleet {
 
 // build builds the program once.
 var build = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "fleet")
-	if err != nil {
-		return "", err
-	}
-	return filepath.Join(dir, "nodegate-controller"), world.Build(context.Background(), dir) //nolint:forbidigo // it is of no single benchmark
+	return filepath.Join(shared, "nodegate-controller"), world.Build(context.Background(), shared) //nolint:forbidigo // it is of no single benchmark
 })
 
 // run starts a controller, ended with the benchmark, and waits until it guards.
@@ -209,6 +215,10 @@ func storm(b *testing.B, f *fleet, c *controller, nodes int) time.Duration {
 	if err != nil {
 		b.Fatal(err)
 	}
+	before, err := c.cpu()
+	if err != nil {
+		b.Fatal(err)
+	}
 	began := time.Now()
 	if err := reboot(b.Context()); err != nil {
 		b.Fatal(err)
@@ -220,7 +230,11 @@ func storm(b *testing.B, f *fleet, c *controller, nodes int) time.Duration {
 			b.Fatal(err)
 		}
 		if armed >= nodes {
-			return time.Since(began)
+			took := time.Since(began)
+			if after, err := c.cpu(); err == nil {
+				b.ReportMetric(float64((after-before).Microseconds())/float64(nodes), "cpu-us/node")
+			}
+			return took
 		}
 		if time.Since(began) > patience {
 			b.Fatalf("armed %d of %d Nodes", armed, nodes)
