@@ -190,9 +190,13 @@ func (a *Agent) prepare(g Gate, interval time.Duration) *running {
 		if check, ok := p.Check.(attached); ok {
 			check.attach(a)
 		}
-		r.probers = append(r.probers, &prober{
-			Probe: p, clock: a.clock, interval: interval, node: a.node, changed: a.rouse,
-		})
+		asking := &prober{
+			Probe: p, clock: a.clock, interval: interval, node: a.node, changed: a.rouse, again: make(chan struct{}, 1),
+		}
+		if check, ok := p.Check.(noticing); ok {
+			check.notice(a, g.Name, p.Name, asking.askAgain)
+		}
+		r.probers = append(r.probers, asking)
 	}
 	return r
 }

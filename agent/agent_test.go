@@ -372,12 +372,24 @@ gates:
 	w.ok(os.WriteFile(filepath.Join(binDir, "gate-cni"), nil, 0o700))
 	w.eventuallyOpen()
 
+	// What another writer takes out of the list is put back.
 	write(t, list, `{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"bridge"}]}`)
+	w.eventually(func() string {
+		if data, err := os.ReadFile(list); err != nil || !strings.Contains(string(data), "gate-cni") {
+			return fmt.Sprintf("the list is not mended: %s (%v)", data, err)
+		}
+		return ""
+	})
+	w.eventuallyOpen()
+
+	// A single plugin's file is not for the agent to change.
+	single := filepath.Join(netDir, "05-other.conf")
+	write(t, single, `{"name":"n","cniVersion":"1.0.0","type":"ptp"}`)
 	w.eventuallyNode("closed by the strip", func(n *corev1.Node) bool {
 		return !isOpen(n) && strings.Contains(n.Annotations[gate.DefaultGate().HeartbeatAnnotation()], " failing=conflist ")
 	})
-	says(`10-net.conflist: plugin "gate-cni" is not in the list`)
-	write(t, list, `{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"bridge"},{"type":"gate-cni"}]}`)
+	says("05-other.conf is loaded, a single plugin")
+	w.ok(os.Remove(single))
 	w.eventuallyOpen()
 
 	w.ok(listener.Close())

@@ -39,6 +39,12 @@ type attached interface{ attach(*Agent) }
 // follower is a check that follows something until the context ends.
 type follower interface{ follow(ctx context.Context) }
 
+// noticing is a check that notices by itself that its answer is another by now. It
+// is told once, before it is asked, as what it runs and how it is asked again.
+type noticing interface {
+	notice(a *Agent, gate, check string, again func())
+}
+
 // Probe is a check and how its answers are taken.
 type Probe struct {
 	// Name tells it from the gate's others, in heartbeats, logs and metrics. It is

@@ -3,6 +3,7 @@ package agent
 import (
 	"cmp"
 	"context"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -15,25 +16,85 @@ import (
 // binary is in place. Which file that is depends on the runtime, which the Node
 // names unless the check does; with one whose rules are not known nothing is
 // chained.
-func ConflistCheck(c gate.ConflistCheck) Check { return conflistCheck(c) }
+//
+// Where another writer takes the plugin out of a list, the check puts it back. It
+// fails while the plugin is not there, and while that happens again and again.
+func ConflistCheck(c gate.ConflistCheck) Check { return newConflistCheck(c) }
 
-type conflistCheck gate.ConflistCheck
+type conflistCheck struct {
+	runtime  string
+	disabled func() bool
+	keeper   *conflist.Keeper
+}
+
+func newConflistCheck(c gate.ConflistCheck) *conflistCheck {
+	check := &conflistCheck{runtime: c.Runtime, disabled: func() bool { return c.Disabled }}
+	o := conflist.Options{Dir: c.Dir, Plugin: c.PluginType, Network: c.Network, BinDir: c.BinDir}
+	check.keeper = conflist.NewKeeper(o, c.EntryFile, func() bool { return check.disabled() })
+	return check
+}
 
 // Check implements [Check].
-func (c conflistCheck) Check(_ context.Context, node *corev1.Node) error {
-	if c.Disabled {
-		return nil
+func (c *conflistCheck) Check(_ context.Context, node *corev1.Node) error {
+	if c.disabled() {
+		return c.keeper.Look(conflist.Runtime{}) // which takes note
 	}
-	if node == nil {
+	text := c.runtime
+	if node != nil {
+		text = cmp.Or(text, node.Status.NodeInfo.ContainerRuntimeVersion)
+	}
+	runtime, err := conflist.ParseRuntime(text)
+	switch {
+	case err == nil:
+		return c.keeper.Look(runtime)
+	case node == nil:
 		return ErrNoNode
 	}
-	runtime, err := conflist.ParseRuntime(cmp.Or(c.Runtime, node.Status.NodeInfo.ContainerRuntimeVersion))
-	if err != nil {
-		return err
+	return err
+}
+
+func (c *conflistCheck) notice(a *Agent, gate, check string, again func()) {
+	events := a.metrics.conflist.MustCurryWith(map[string]string{"gate": gate, "check": check})
+	for _, event := range conflist.Events() {
+		events.WithLabelValues(string(event))
 	}
-	o := conflist.Options{Dir: c.Dir, Plugin: c.PluginType, Runtime: runtime, Network: c.Network, BinDir: c.BinDir}
-	if r := conflist.Read(o, conflist.Known{}); r.Verdict != conflist.OK {
-		return r.Reason
+	c.keeper.Attach(conflist.Host{
+		Log:     a.log.With("node", a.name, "gate", gate, "check", check),
+		Changed: again,
+		Count:   func(event conflist.Event) { events.WithLabelValues(string(event)).Inc() },
+	})
+}
+
+func (c *conflistCheck) follow(ctx context.Context) { c.keeper.Watch(ctx) }
+
+// FollowSwitches makes the conflist checks of the gates obey the field disabled of
+// the configuration that current returns, rather than that of their start. It is
+// to be called before the agent is created.
+func FollowSwitches(gates []Gate, current func() *gate.Configuration) {
+	for _, g := range gates {
+		for _, p := range g.Probes {
+			if check, ok := p.Check.(*conflistCheck); ok {
+				was := check.disabled
+				check.disabled = func() bool {
+					if c := configured(current(), g.Name, p.Name); c != nil {
+						return c.Disabled
+					}
+					return was()
+				}
+			}
+		}
 	}
-	return conflist.VerifyBinary(c.BinDir, c.PluginType)
+}
+
+// configured is a conflist check of a configuration; nil if there is none.
+func configured(cfg *gate.Configuration, gateName, check string) *gate.ConflistCheck {
+	i := slices.IndexFunc(cfg.Gates, func(g gate.Gate) bool { return g.Name == gateName })
+	if i < 0 {
+		return nil
+	}
+	checks := cfg.Gates[i].Checks
+	if i = slices.IndexFunc(checks, func(c gate.Check) bool { return c.Name == check }); i < 0 {
+		return nil
+	}
+	return checks[i].Conflist
 }

@@ -28,6 +28,7 @@ type metrics struct {
 	openings    *prometheus.CounterVec
 	writeErrors *prometheus.CounterVec
 	clockOffset prometheus.GaugeFunc
+	conflist    *prometheus.CounterVec
 }
 
 func newMetrics(clock *apiclock.Clock) *metrics {
@@ -60,6 +61,10 @@ func newMetrics(clock *apiclock.Clock) *metrics {
 			Name: metricsPrefix + "write_errors_total",
 			Help: "Writes to the Node that failed.",
 		}, []string{"reason"}),
+		conflist: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: metricsPrefix + "conflist_events_total",
+			Help: "Times that another writer took the plugin out of the CNI configuration (stripped), that it was mended (by what was mended), and that this failed.",
+		}, []string{"gate", "check", "event"}),
 		clockOffset: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: metricsPrefix + "clock_offset_seconds",
 			Help: "How far the API server's clock is ahead of the node's; 0 until the API server has answered.",
@@ -75,7 +80,7 @@ func newMetrics(clock *apiclock.Clock) *metrics {
 func (a *Agent) RegisterMetrics(registry prometheus.Registerer) error {
 	m := a.metrics
 	for _, collector := range []prometheus.Collector{m.checkState, m.transitions, m.ready, m.armed,
-		m.heartbeats, m.openings, m.writeErrors, m.clockOffset} {
+		m.heartbeats, m.openings, m.writeErrors, m.clockOffset, m.conflist} {
 		if err := registry.Register(collector); err != nil {
 			return fmt.Errorf("registering metrics: %w", err)
 		}

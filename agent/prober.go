@@ -22,6 +22,8 @@ type prober struct {
 	node func() *corev1.Node
 	// changed is called after an answer that may change a verdict.
 	changed func()
+	// again has a message when the check is to be asked at once.
+	again chan struct{}
 
 	mu      sync.Mutex
 	answers answers
@@ -39,7 +41,16 @@ func (p *prober) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-p.clock.After(p.interval):
+		case <-p.again:
 		}
+	}
+}
+
+// askAgain makes the prober ask without waiting for its interval's end.
+func (p *prober) askAgain() {
+	select {
+	case p.again <- struct{}{}:
+	default: // it is about to
 	}
 }
 

@@ -30,7 +30,7 @@ type ConflistCheck struct {
 	// not be one that a runtime loads. Default: [DefaultEntryFile].
 	EntryFile string `json:"entryFile,omitempty"`
 	// Disabled switches the check off, and the repair with it: the check passes, and
-	// nothing is written.
+	// nothing is written. A running agent follows a change of it.
 	Disabled bool `json:"disabled,omitempty"`
 }
 

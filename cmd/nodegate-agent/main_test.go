@@ -201,6 +201,65 @@ func TestBinary(t *testing.T) {
 	}
 }
 
+// TestBinary_SwitchesOff: a check that keeps an agent from being ready, and with it
+// a roll of its DaemonSet from going on, is switched off by the configuration that
+// the agent has mounted, and on again.
+func TestBinary_SwitchesOff(t *testing.T) {
+	c, err := cluster.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	admin, err := kubernetes.NewForConfig(c.Admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const boot = "de2d9a80-35f2-44b5-bea4-72f10b303c45"
+	nodes := admin.CoreV1().Nodes()
+	if _, err := nodes.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-a"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	info := fmt.Appendf(nil, `{"status":{"nodeInfo":{"bootID":%q,"containerRuntimeVersion":"containerd://2.2.0"}}}`, boot)
+	if _, err := nodes.PatchStatus(t.Context(), "node-a", info); err != nil {
+		t.Fatal(err)
+	}
+	netDir := t.TempDir()
+	conflist := func(disabled bool) string {
+		return fmt.Sprintf("  - conflist: {pluginType: x, dir: %s, disabled: %t}\n", netDir, disabled)
+	}
+	p := start(t, c, c.Admin, boot, conflist(false))
+	p.listen()
+	switched := func(disabled bool) {
+		t.Helper()
+		folder := filepath.Dir(p.socket)
+		config := fmt.Sprintf(serving, p.socket) + conflist(disabled)
+		if err := os.WriteFile(filepath.Join(folder, "new"), []byte(config), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(filepath.Join(folder, "new"), filepath.Join(folder, "config.yaml")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	readiness := func(status int, reason string) {
+		t.Helper()
+		eventually(t, func() string {
+			if got, body := p.get("health", "/readyz"); got != status || !strings.Contains(body, reason) {
+				return fmt.Sprintf("/readyz answers %d %s", got, body)
+			}
+			return ""
+		})
+	}
+	readiness(http.StatusServiceUnavailable, "check conflist: failing: no CNI configuration in "+netDir)
+	switched(true)
+	readiness(http.StatusOK, "check conflist: passing")
+	switched(false)
+	readiness(http.StatusServiceUnavailable, "check conflist: failing: no CNI configuration in "+netDir)
+}
+
 // TestBinary_ExitCode: what is refused ends the program with a code and one line.
 func TestBinary_ExitCode(t *testing.T) {
 	command := exec.CommandContext(t.Context(), build(t), "--config=/nowhere", "--node-name=n")
@@ -222,8 +281,9 @@ type process struct {
 	logs    *buffer
 }
 
-// start runs the agent, which reaches the API server as a configuration says.
-func start(t *testing.T, c *cluster.Cluster, by *rest.Config, boot string) *process {
+// start runs the agent, which reaches the API server as a configuration says, with
+// the check of a socket and others as the configuration file has them.
+func start(t *testing.T, c *cluster.Cluster, by *rest.Config, boot string, checks ...string) *process {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "ng") // short enough for a socket
 	if err != nil {
@@ -243,7 +303,7 @@ func start(t *testing.T, c *cluster.Cluster, by *rest.Config, boot string) *proc
 	if err := os.WriteFile(kubeconfig, admin, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for name, content := range map[string]string{"config.yaml": fmt.Sprintf(serving, p.socket), "boot_id": boot + "\n"} {
+	for name, content := range map[string]string{"config.yaml": fmt.Sprintf(serving, p.socket) + strings.Join(checks, ""), "boot_id": boot + "\n"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/nodegate/nodegate/agent"
 	"github.com/nodegate/nodegate/gate"
+	"github.com/nodegate/nodegate/internal/configfile"
 	"github.com/nodegate/nodegate/internal/options"
 )
 
@@ -76,10 +78,15 @@ func (o *Options) Run(ctx context.Context, logs io.Writer) error {
 	if err != nil {
 		return err
 	}
-	gates, err := o.gates()
+	file, err := configfile.Open(o.Config, log, nil)
 	if err != nil {
 		return err
 	}
+	gates, err := o.gates(file.Current())
+	if err != nil {
+		return err
+	}
+	agent.FollowSwitches(gates, file.Current)
 	config, err := o.ClientConfig("nodegate-agent")
 	if err != nil {
 		return err
@@ -101,17 +108,13 @@ func (o *Options) Run(ctx context.Context, logs io.Writer) error {
 	if err := a.RegisterMetrics(registry); err != nil {
 		return err
 	}
-	return serve(ctx, log, a.Start,
+	return serve(ctx, log, with(file, a),
 		server{"health", o.HealthAddress, healthHandler(a)},
 		server{"metrics", o.MetricsAddress, metricsHandler(registry)})
 }
 
 // gates are those of the configuration that this agent runs.
-func (o *Options) gates() ([]agent.Gate, error) {
-	cfg, err := gate.LoadConfiguration(o.Config)
-	if err != nil {
-		return nil, err
-	}
+func (o *Options) gates(cfg *gate.Configuration) ([]agent.Gate, error) {
 	var gates []agent.Gate
 	var others []string
 	for i := range cfg.Gates {
@@ -131,4 +134,14 @@ func (o *Options) gates() ([]agent.Gate, error) {
 			o.Config, strings.Join(others, ", "), gate.Namespace, gate.AgentAccount)
 	}
 	return gates, nil
+}
+
+// with runs the agent, which obeys switches in the file for as long as it runs.
+func with(file *configfile.File, a *agent.Agent) func(context.Context) error {
+	return func(ctx context.Context) error {
+		var group sync.WaitGroup
+		defer group.Wait()
+		group.Go(func() { _ = file.Start(ctx) }) // ends with the context and without an error
+		return a.Start(ctx)
+	}
 }

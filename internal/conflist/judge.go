@@ -79,7 +79,7 @@ func Read(o Options, known Known) Reading {
 	}
 	var result Reading
 	for i, l := range o.Runtime.levels {
-		r := dir.read1(o, known, l)
+		r := dir.readAs(o, known, l)
 		if i > 0 && r.Verdict != result.Verdict {
 			r.Reason = fmt.Errorf("it depends on the runtime's version, which is not known: with %s %s (%s), with %s %s (%s)",
 				o.Runtime.levels[i-1], result.Verdict, text(result.Reason), l, r.Verdict, text(r.Reason))
@@ -87,7 +87,7 @@ func Read(o Options, known Known) Reading {
 		}
 		result = r
 		if r.Verdict == Version {
-			result.Active = dir.read1(o, known, o.Runtime.newest()).Active
+			result.Active = dir.readAs(o, known, o.Runtime.newest()).Active
 			break
 		}
 	}
@@ -101,7 +101,7 @@ func text(err error) string {
 	return err.Error()
 }
 
-func (d *directory) read1(o Options, known Known, l level) Reading {
+func (d *directory) readAs(o Options, known Known, l level) Reading {
 	active, passed, err := d.load(o, l)
 	r := Reading{Active: active, Passed: passed}
 	if err != nil {

@@ -49,7 +49,7 @@ func replace(path string, was content, text []byte) error {
 		return ErrChanged
 	}
 	if err := os.Rename(file, target); err != nil {
-		return err
+		return nameless(err)
 	}
 	if err := syncDirectory(filepath.Dir(target)); err != nil {
 		return err
@@ -74,7 +74,7 @@ func unchanged(path string, was fs.FileInfo) bool {
 func writeBeside(path string, text []byte, look func(*os.File) error) (name string, err error) {
 	file, err := os.CreateTemp(filepath.Dir(path), temporary)
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("making a temporary file: %w", nameless(err))
 	}
 	_, err = file.Write(text)
 	if err == nil {
@@ -85,9 +85,21 @@ func writeBeside(path string, text []byte, look func(*os.File) error) (name stri
 	}
 	if err := errors.Join(err, file.Close()); err != nil {
 		_ = os.Remove(file.Name())
-		return "", fmt.Errorf("writing %s: %w", file.Name(), err)
+		return "", fmt.Errorf("writing a temporary file: %w", nameless(err))
 	}
 	return file.Name(), nil
+}
+
+// nameless is an error without the name of a temporary file, which is another one
+// each time: what lasts must read the same.
+func nameless(err error) error {
+	if named := (*fs.PathError)(nil); errors.As(err, &named) {
+		return named.Err
+	}
+	if named := (*os.LinkError)(nil); errors.As(err, &named) {
+		return named.Err
+	}
+	return err
 }
 
 func resemble(file *os.File, path string, like fs.FileInfo) error {
@@ -116,7 +128,7 @@ func place(path string, text []byte, mode fs.FileMode) error {
 	}
 	if err := os.Rename(name, path); err != nil {
 		_ = os.Remove(name)
-		return err
+		return nameless(err)
 	}
 	return syncDirectory(filepath.Dir(path))
 }
