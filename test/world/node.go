@@ -27,6 +27,9 @@ import (
 // PluginType is the chained CNI plugin that the gate's agent looks for.
 const PluginType = "mesh-cni"
 
+// mainPlugin is the network's own.
+const mainPlugin = `{"type": "bridge", "bridge": "cni0"}`
+
 // The files of a node, below its folder.
 const (
 	bootIDFile  = "boot_id"
@@ -106,14 +109,17 @@ gates:
 	return errors.Join(
 		os.WriteFile(n.path("config.yaml"), []byte(config), 0o600),
 		os.WriteFile(n.path(binFolder, PluginType), []byte("#!/bin/sh\nexit 0\n"), 0o700),
-		n.writeConflist(`{"type": "bridge", "bridge": "cni0"}`),
+		n.writeConflist(mainPlugin),
 	)
 }
 
 // writeConflist replaces the CNI configuration in one step, as installers do.
 func (n *Node) writeConflist(plugins string) error {
-	content := fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "base", "plugins": [%s]}`, plugins)
-	return n.replace(ownConflist, content)
+	return n.replace(ownConflist, baseList(plugins))
+}
+
+func baseList(plugins string) string {
+	return fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "base", "plugins": [%s]}`, plugins)
 }
 
 func (n *Node) replace(name, content string) error {
@@ -126,7 +132,7 @@ func (n *Node) replace(name, content string) error {
 
 // Chain puts the plugin behind the main plugin.
 func (n *Node) Chain() error {
-	return n.writeConflist(fmt.Sprintf(`{"type": "bridge", "bridge": "cni0"}, {"type": %q}`, PluginType))
+	return n.writeConflist(fmt.Sprintf("%s, {\"type\": %q}", mainPlugin, PluginType))
 }
 
 // Strip is another CNI that brings its own configuration: a single plugin, in

@@ -114,6 +114,22 @@ func BenchmarkStrip(b *testing.B) {
 	})
 }
 
+// writerPause is the time between the parts of a slow writer's list.
+const writerPause = 30 * time.Millisecond
+
+// BenchmarkRepair measures the time from the last write of another CNI, which
+// brings its list in two parts, to the list with the plugin in it.
+func BenchmarkRepair(b *testing.B) {
+	inWorlds(b, func(ctx context.Context, _ *world.World, node *world.Node) (time.Duration, error) {
+		began, err := node.Overwrite(writerPause)
+		if err != nil {
+			return 0, err
+		}
+		mended, err := node.AwaitChained(ctx)
+		return mended.Sub(began), err
+	})
+}
+
 // BenchmarkForeignTaint measures the time from the gate's taint being added
 // by a third party, to a node that serves, to its removal by the agent.
 func BenchmarkForeignTaint(b *testing.B) {
