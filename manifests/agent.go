@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -81,7 +82,7 @@ func agentTemplate(gates []*gate.Gate, mounts []hostMount) (corev1.PodTemplateSp
 	notes := agentNotes()
 	for _, m := range mounts {
 		notes = append(notes, note{"spec.template.spec.volumes." + strconv.Itoa(len(volumes)), m.why})
-		container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: m.name, MountPath: m.path, ReadOnly: true})
+		container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: m.name, MountPath: m.path, ReadOnly: !m.written})
 		volumes = append(volumes, corev1.Volume{Name: m.name, VolumeSource: corev1.VolumeSource{
 			HostPath: &corev1.HostPathVolumeSource{Path: m.path, Type: new(corev1.HostPathDirectoryOrCreate)},
 		}})
@@ -158,6 +159,8 @@ func governedNodes(gates []*gate.Gate) *corev1.NodeAffinity {
 // hostMount is a directory of the host, at its own path.
 type hostMount struct {
 	name, path, why string
+	// written: the agent mends a list in it.
+	written bool
 }
 
 // hostMounts are the directories that the checks look into, and no others.
@@ -172,7 +175,7 @@ func hostMounts(gates []*gate.Gate) ([]hostMount, error) {
 		if named[name]++; named[name] > 1 {
 			name = fmt.Sprintf("%s-%d", name, named[name])
 		}
-		mounts = append(mounts, hostMount{name, path, why})
+		mounts = append(mounts, hostMount{name: name, path: path, why: why})
 	}
 	for _, g := range gates {
 		for i := range g.Checks {
@@ -185,10 +188,13 @@ func hostMounts(gates []*gate.Gate) ([]hostMount, error) {
 				add("file", filepath.Dir(check.File.Path), "To see a file in it, which may come and go.")
 			}
 			if check.Conflist != nil {
-				add("net-d", check.Conflist.Dir, "To see which configuration the runtime loads.")
+				add("net-d", check.Conflist.Dir, "To see which configuration the runtime loads, and to put the plugin back into it.")
 				add("cni-bin", check.Conflist.BinDir, "To see that the plugin is there.")
 			}
 		}
+	}
+	for i, m := range mounts {
+		mounts[i].written = slices.ContainsFunc(gates, func(g *gate.Gate) bool { return mends(g, m.path) })
 	}
 	if seen["/"] {
 		return nil, errors.New("a check looks into the root directory, which cannot be mounted at its own path")
@@ -198,3 +204,10 @@ func hostMounts(gates []*gate.Gate) ([]hostMount, error) {
 
 // runsAgent reports whether there is anything for nodegate's own agent to do.
 func runsAgent(cfg *gate.Configuration) bool { return len(ownGates(cfg)) > 0 }
+
+// mends reports whether a check of the gate writes to the directory.
+func mends(g *gate.Gate, path string) bool {
+	return slices.ContainsFunc(g.Checks, func(c gate.Check) bool {
+		return c.Conflist != nil && filepath.Clean(c.Conflist.Dir) == path
+	})
+}

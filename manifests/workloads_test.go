@@ -88,7 +88,8 @@ func TestWorkloads_TolerateEveryGate(t *testing.T) {
 }
 
 // TestWorkloads_MountNoMoreThanChecksNeed: of the host the agent sees the
-// directories of its checks, each once, and writes to none.
+// directories of its checks, each once, and writes to none but that of the lists
+// which it mends.
 func TestWorkloads_MountNoMoreThanChecksNeed(t *testing.T) {
 	const head = "apiVersion: nodegate.io/v1alpha1\nkind: Configuration\ngates:\n"
 	for name, tc := range map[string]struct {
@@ -119,7 +120,8 @@ func TestWorkloads_MountNoMoreThanChecksNeed(t *testing.T) {
 			t.Errorf("%s: volumes share a name: %v", name, paths)
 		}
 		for _, mount := range pod.Containers[0].VolumeMounts {
-			if path, ofHost := paths[mount.Name]; !mount.ReadOnly || ofHost && path != mount.MountPath {
+			path, ofHost := paths[mount.Name]
+			if mount.ReadOnly == (path == gate.DefaultNetDir) || ofHost && path != mount.MountPath {
 				t.Errorf("%s: %s is mounted at %s, read only: %t", name, path, mount.MountPath, mount.ReadOnly)
 			}
 		}
