@@ -103,7 +103,9 @@ func (g *Guard) write(ctx context.Context, node *corev1.Node, arm []step) error 
 	if err != nil {
 		return fmt.Errorf("encoding patch of node %q: %w", node.Name, err)
 	}
-	target := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.Name}}
+	// Of the answer, metadata will do: most of a Node is images.
+	target := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: node.Name}}
+	target.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	err = g.Client.Patch(ctx, target, client.RawPatch(types.JSONPatchType, patch), client.FieldOwner(gate.ManagerGuard))
