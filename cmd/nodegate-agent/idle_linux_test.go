@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"flag"
 	"fmt"
 	"os"
@@ -52,7 +53,9 @@ func measureIdle(t *testing.T, c *cluster.Cluster, cadence string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = admin.CoreV1().Nodes().Delete(t.Context(), "node-a", metav1.DeleteOptions{}) })
+	t.Cleanup(func() {
+		_ = admin.CoreV1().Nodes().Delete(context.WithoutCancel(t.Context()), "node-a", metav1.DeleteOptions{})
+	})
 	if _, err := nodes.PatchStatus(t.Context(), "node-a", fmt.Appendf(nil, `{"status":{"nodeInfo":{"bootID":%q}}}`, boot)); err != nil {
 		t.Fatal(err)
 	}

@@ -299,7 +299,8 @@ func start(t *testing.T, c *cluster.Cluster, by *rest.Config, boot string, check
 	if err != nil {
 		t.Fatal(err)
 	}
-	admin = bytes.ReplaceAll(admin, []byte(c.Admin.Host), []byte(by.Host))
+	bare := func(host string) []byte { return []byte(strings.Trim(strings.TrimPrefix(host, "https://"), "/")) }
+	admin = bytes.ReplaceAll(admin, bare(c.Admin.Host), bare(by.Host))
 	if err := os.WriteFile(kubeconfig, admin, 0o600); err != nil {
 		t.Fatal(err)
 	}
