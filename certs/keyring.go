@@ -13,6 +13,11 @@ const (
 	authorityKeyKey = "ca.key"
 )
 
+// maxOlder is how many authorities before the present one are trusted, and led to.
+// A caller that lags behind more renewals than that does not exist; where a Secret is
+// emptied again and again, callers would refuse a chain that grows with it.
+const maxOlder = 8
+
 // keyring is what replicas share.
 type keyring struct {
 	// authority signs. Behind its own certificate come older ones which callers
@@ -74,7 +79,7 @@ func renew(previous *keyring, why reason, names []string, now time.Time) (*keyri
 		if err != nil {
 			return nil, err
 		}
-		chain = append(cross, chain...)
+		chain = newest(append(cross, chain...))
 	}
 	var err error
 	if next.serving, err = issue(next.authority, now, names); err != nil {
@@ -91,7 +96,7 @@ func (k *keyring) replaceAuthority(now time.Time) (cross [][]byte, err error) {
 	if k.authority, err = newAuthority(now); err != nil || before == nil {
 		return nil, err
 	}
-	trusted := unexpired(before.Certificate, now)
+	trusted := newest(unexpired(before.Certificate, now))
 	k.authority.Certificate = append(k.authority.Certificate, trusted...)
 	if !now.Before(before.Leaf.NotAfter) {
 		return nil, nil
@@ -102,6 +107,8 @@ func (k *keyring) replaceAuthority(now time.Time) (cross [][]byte, err error) {
 	}
 	return [][]byte{der}, nil
 }
+
+func newest(older [][]byte) [][]byte { return older[:min(len(older), maxOlder)] }
 
 // bundle is what API servers are to trust.
 func (k *keyring) bundle() []byte { return encodeCertificates(k.authority.Certificate) }

@@ -137,6 +137,26 @@ func TestRenew_ManyTimesByHand(t *testing.T) {
 	}
 }
 
+// TestRenew_WhereTheSecretIsResetAgainAndAgain, as a tool does that wants it empty:
+// what is shown and trusted stays of a size that callers accept.
+func TestRenew_WhereTheSecretIsResetAgainAndAgain(t *testing.T) {
+	var before, last *keyring
+	for range 150 {
+		before, last = last, following(t, last, reasonAbsent, start)
+	}
+	for trust, bundle := range map[string][]byte{"last": last.bundle(), "the one before": before.bundle()} {
+		if err := accepted(last.serving, bundle, start); err != nil {
+			t.Errorf("last certificate, bundle %s: %v", trust, err)
+		}
+	}
+	if err := accepted(before.serving, last.bundle(), start); err != nil {
+		t.Errorf("certificate before, last bundle: %v", err)
+	}
+	if trusted, shown := len(last.authority.Certificate), len(last.serving.Certificate); trusted > 1+maxOlder || shown > 1+maxOlder {
+		t.Errorf("%d authorities are trusted and %d certificates shown", trusted, shown)
+	}
+}
+
 func TestRenew_ForgetsWhatHasExpired(t *testing.T) {
 	before := following(t, nil, reasonAbsent, start)
 	now := start.Add(authorityValidity + day)

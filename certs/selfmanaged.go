@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -111,16 +112,17 @@ func (s *SelfManaged) Healthy(now time.Time) error {
 }
 
 // look agrees with the other replicas on a keyring, has it trusted, and serves it,
-// trusted or not: a caller may know it from elsewhere.
+// trusted or not: a caller may know it from elsewhere. A keyring that cannot be
+// renewed is as good until it expires.
 func (s *SelfManaged) look(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	return retry.OnError(retry.DefaultRetry, lostRace, func() error {
 		ring, err := s.agree(ctx)
-		if err != nil {
+		if ring == nil || lostRace(err) {
 			return err
 		}
-		err = s.inject(ctx, ring)
+		err = errors.Join(err, s.inject(ctx, ring))
 		s.serve(ring)
 		return err
 	})
@@ -129,7 +131,8 @@ func (s *SelfManaged) look(ctx context.Context) error {
 // lostRace: another replica wrote first; what it wrote is as good.
 func lostRace(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
 
-// agree returns what the Secret holds, renewed if it is due.
+// agree returns what the Secret holds, renewed if it is due. Where it cannot be
+// renewed it returns what is still valid, if anything is, and why.
 func (s *SelfManaged) agree(ctx context.Context) (*keyring, error) {
 	secret := &corev1.Secret{}
 	err := s.Client.Get(ctx, s.Secret, secret)
@@ -151,7 +154,10 @@ func (s *SelfManaged) agree(ctx context.Context) (*keyring, error) {
 		return nil, err
 	}
 	if err := s.write(ctx, secret, next); err != nil {
-		return nil, err
+		if previous == nil || healthy(previous.serving, now) != nil {
+			return nil, err
+		}
+		return previous, err
 	}
 	s.Log.Info("Serving certificate renewed", "reason", why, "serial", serial(next.serving.Leaf), "notAfter", next.serving.Leaf.NotAfter)
 	return next, nil
