@@ -10,7 +10,7 @@ export GOWORK := off
 export GO111MODULE := on
 
 # Modules with packages. tools/ has none, it pins the linter.
-MODULES := . test/controlplane
+MODULES := . test/controlplane tools/images
 
 # Flags for every go test, such as TESTFLAGS=-v.
 TESTFLAGS ?=
@@ -27,6 +27,9 @@ NODES ?= 5000
 MUTATION ?= policy
 # ASSETS_FLAGS=--kubelet builds the kubelet too.
 ASSETS_FLAGS ?=
+# The version of images, which is also their tag, and where else they go to.
+VERSION ?= dev
+PUSH ?=
 
 ASSETS := $(GO) -C test/controlplane run ./cmd/assets $(ASSETS_FLAGS)
 LINT := $(GO) tool -modfile="$(CURDIR)/tools/go.mod" golangci-lint
@@ -63,6 +66,11 @@ demo: require-go ## Play what happens to a gated node (MUTATION=webhook for the 
 	@work=$$(mktemp -d) || exit 1; trap 'rm -rf "$$work"' EXIT; trap 'exit 130' HUP INT TERM; \
 	GOTMPDIR="$$work" $(GO) build -o bin/demo ./test/demo || exit 1; \
 	rm -rf "$$work"; exec bin/demo --mutation=$(MUTATION)
+
+.PHONY: images
+images: require-go ## Build the images as OCI archives in out/ (VERSION=dev, PUSH=registry/path)
+	@$(GO) -C tools/images run . -root "$(CURDIR)" -out "$(CURDIR)/out" -version '$(VERSION)' -push '$(PUSH)' \
+		-revision "$$(git rev-parse HEAD 2>/dev/null)"
 
 .PHONY: conformance
 conformance: require-go ## Run the table of cases on a real API server, JUnit report in out/

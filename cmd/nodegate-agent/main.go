@@ -13,6 +13,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/nodegate/nodegate/internal/version"
 )
 
 func main() {
@@ -38,6 +40,7 @@ func newCommand(getenv func(string) string, logs io.Writer) *cobra.Command {
 The agent runs the gates of the configuration that have checks and belong to the
 account nodegate-system/nodegate-agent. It reads and writes its own Node only, and
 never adds a taint. When it is stopped it writes nothing: its heartbeat expires.`,
+		Version:       version.String(),
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,

@@ -12,6 +12,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/nodegate/nodegate/internal/version"
 )
 
 func main() {
@@ -35,6 +37,7 @@ One replica at a time guards: it adds the taint of a gate to Nodes that are open
 against its rules, because the node has rebooted, its agent has fallen silent or
 its agent pod is gone. It never removes a taint. Every replica serves the webhook,
 if asked to. The mode of the configuration is taken over as soon as it changes.`,
+		Version:       version.String(),
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,

@@ -1,0 +1,3 @@
+module github.com/nodegate/nodegate
+
+go 1.26.0
