@@ -60,6 +60,11 @@ func MutationPolicies(cfg *gate.Configuration, version MutationVersion) ([]*unst
 	return rendered, nil
 }
 
+// MutationNames are those of a gate's mutation policies, and of their bindings.
+func MutationNames(g *gate.Gate) []string {
+	return []string{PolicyName(g, "create"), PolicyName(g, "update")}
+}
+
 // ValidationPolicies renders the policies on who may write what, which apply in
 // every mode, and on the final object, whose binding selects nothing unless the
 // mode is enforce.

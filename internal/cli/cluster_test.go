@@ -2,9 +2,12 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
+	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -127,11 +130,35 @@ func (e *environment) modes(t *testing.T) {
 	// There is no guard here.
 	e.expect(t, codeUnseen, "It was not seen:", "pause", "--timeout=5s")
 	e.expect(t, codeDone, "is in mode paused already", "pause", "--timeout=0s")
+	e.leaveLease(t, gate.ModePaused)
+	e.expect(t, codeUnseen, "no guard runs", "pause", "--timeout=5s")
+	bindings, policies := e.admin.AdmissionregistrationV1().MutatingAdmissionPolicyBindings(), e.admin.AdmissionregistrationV1().MutatingAdmissionPolicies()
+	if err := errors.Join(bindings.Delete(t.Context(), "update.mesh.nodegate.io", metav1.DeleteOptions{}),
+		policies.Delete(t.Context(), "update.disk.nodegate.io", metav1.DeleteOptions{})); err != nil {
+		t.Fatal(err)
+	}
+	e.expect(t, codeUnseen, "MutatingAdmissionPolicyBinding update.mesh.nodegate.io is not there", "resume", "--timeout=0s")
+	e.expect(t, codeUnseen, "MutatingAdmissionPolicy update.disk.nodegate.io is not there", "resume", "--timeout=0s")
+	e.expect(t, codeDone, "set to mode paused", "pause", "--timeout=0s")
 	// Somebody who may set the mode, and look no further.
 	e.grant(t, "setter",
 		rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"get", "update"}},
 		rbacv1.PolicyRule{APIGroups: []string{"admissionregistration.k8s.io"}, Resources: []string{"*"}, Verbs: []string{"list", "get", "update"}})
 	e.expect(t, codeUnseen, `cannot create resource "nodes"`, "resume", "--as=setter")
+}
+
+// leaveLease is what a guard leaves that is killed.
+func (e *environment) leaveLease(t *testing.T, mode gate.Mode) {
+	t.Helper()
+	_, err := e.admin.CoordinationV1().Leases(gate.Namespace).Create(t.Context(), &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Name: gate.ControllerLease, Annotations: map[string]string{gate.ModeAnnotation: string(mode)}},
+		Spec: coordinationv1.LeaseSpec{
+			HolderIdentity: new("killed"), LeaseDurationSeconds: new(int32(4)), RenewTime: new(metav1.NewMicroTime(time.Now().Add(-time.Minute))),
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 func (e *environment) bypasses(t *testing.T) {

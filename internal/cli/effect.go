@@ -50,7 +50,6 @@ func (o *modeOptions) await(ctx context.Context, c *connection, cfg *gate.Config
 	if unseen {
 		return errUnseen
 	}
-	o.didf("mode %s is in effect", o.mode)
 	return nil
 }
 
@@ -138,7 +137,7 @@ func (o *modeOptions) guardSeen(c *connection) func(context.Context) (bool, erro
 		if err != nil {
 			return false, err
 		}
-		if holder := lease.Spec.HolderIdentity; holder == nil || *holder == "" {
+		if !held(lease, c.clock.Now()) {
 			return false, errors.New("no guard runs")
 		}
 		if mode := lease.Annotations[gate.ModeAnnotation]; mode != string(o.mode) {
@@ -146,4 +145,14 @@ func (o *modeOptions) guardSeen(c *connection) func(context.Context) (bool, erro
 		}
 		return true, nil
 	}
+}
+
+// held reports whether the Lease's holder renews it, by the API server's time. One
+// that was killed stays noted as its holder.
+func held(lease *coordinationv1.Lease, now time.Time) bool {
+	spec := lease.Spec
+	if spec.HolderIdentity == nil || *spec.HolderIdentity == "" || spec.RenewTime == nil || spec.LeaseDurationSeconds == nil {
+		return false
+	}
+	return now.Before(spec.RenewTime.Add(time.Duration(*spec.LeaseDurationSeconds) * time.Second))
 }

@@ -69,10 +69,49 @@ func (o *modeOptions) run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("the mode is %s in the configuration, but not in all that admits; run this again: %w", o.mode, err)
 	}
-	if o.timeout <= 0 {
-		return nil
+	whole, err := o.wholeAdmission(ctx, c, cfg, form)
+	if err != nil {
+		return err
 	}
-	return o.await(ctx, c, cfg, form)
+	if o.timeout > 0 {
+		err = o.await(ctx, c, cfg, form)
+	}
+	if err != nil {
+		return err
+	}
+	if !whole {
+		return errUnseen
+	}
+	if o.timeout > 0 {
+		o.didf("mode %s is in effect", o.mode)
+	}
+	return nil
+}
+
+// wholeAdmission reports whether every gate has all that enforces it, where this is
+// asked for, and names what is not there: no dry run shows what becomes of an
+// UPDATE.
+func (o *modeOptions) wholeAdmission(ctx context.Context, c *connection, cfg *gate.Configuration, found form) (bool, error) {
+	whole := true
+	if o.mode != gate.ModeEnforce || found.webhook {
+		return whole, nil
+	}
+	for i := range cfg.Gates {
+		for _, name := range manifests.MutationNames(&cfg.Gates[i]) {
+			for _, kind := range []string{"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"} {
+				object := newObject(found.policies.WithKind(kind), "", name)
+				err := c.Get(ctx, client.ObjectKeyFromObject(object), object)
+				if client.IgnoreNotFound(err) != nil {
+					return false, explain(err, object)
+				}
+				if err != nil {
+					o.sayf("%s is not there, without which gate %q is not enforced: apply the manifests again", describe(object), cfg.Gates[i].Name)
+					whole = false
+				}
+			}
+		}
+	}
+	return whole, nil
 }
 
 // setConfiguration sets the mode in the ConfigMap and returns the configuration.
@@ -104,7 +143,11 @@ func (o *modeOptions) report(object *unstructured.Unstructured, changed bool) {
 }
 
 // form is how admission arms in the cluster.
-type form struct{ policies, webhook bool }
+type form struct {
+	// policies is their version, empty if there are none.
+	policies schema.GroupVersion
+	webhook  bool
+}
 
 // setAdmission sets the mode in all that admits. What judges an UPDATE comes before
 // what judges a CREATE: an API server that is seen to do the latter by the new mode
@@ -123,7 +166,9 @@ func (o *modeOptions) setAdmission(ctx context.Context, c *connection) (form, er
 		if !follows {
 			continue
 		}
-		found.policies = found.policies || object.GetKind() == "MutatingAdmissionPolicyBinding"
+		if object.GetKind() == "MutatingAdmissionPolicyBinding" {
+			found.policies = object.GroupVersionKind().GroupVersion()
+		}
 		found.webhook = found.webhook || object.GetKind() == "MutatingWebhookConfiguration"
 		changed, err := c.change(ctx, object, func(object *unstructured.Unstructured) (bool, error) {
 			return manifests.SetMode(object, o.mode)
@@ -133,7 +178,7 @@ func (o *modeOptions) setAdmission(ctx context.Context, c *connection) (form, er
 		}
 		o.report(object, changed)
 	}
-	if !found.policies && !found.webhook {
+	if found.policies.Empty() && !found.webhook {
 		return found, errors.New("there is neither a binding of a mutation policy nor a webhook of nodegate: is it installed in this cluster?")
 	}
 	return found, nil
