@@ -12,6 +12,8 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -128,6 +130,7 @@ func TestWebhook_OnAnAPIServer(t *testing.T) {
 	t.Run("the agent opens in one write with its heartbeat", e.opening)
 	t.Run("observe touches nothing", e.observe)
 	t.Run("concurrent removals never win", e.concurrent)
+	t.Run("a registration that is too wide stops nothing", e.tooWide)
 	t.Run("Nodes are written when no webhook answers", e.nobodyServes)
 }
 
@@ -286,6 +289,40 @@ func (e *environment) concurrent(t *testing.T) {
 		})
 	}
 	wg.Wait()
+}
+
+func (e *environment) tooWide(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	if err := e.server.Metrics.Register(registry); err != nil {
+		t.Fatal(err)
+	}
+	wide := &admissionregistrationv1.MutatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: "wide"}, Webhooks: e.server.Registration.DeepCopy().Webhooks,
+	}
+	wide.Webhooks[0].MatchConditions = nil
+	wide.Webhooks[0].Rules[0].Rule = admissionregistrationv1.Rule{APIGroups: []string{"*"}, APIVersions: []string{"*"}, Resources: []string{"*"}}
+	if err := e.admin.Create(t.Context(), wide); err != nil {
+		t.Fatal(err)
+	}
+	err := cluster.Await(t.Context(), func(ctx context.Context) (bool, error) {
+		object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "any-", Namespace: metav1.NamespaceDefault}}
+		if err := e.admin.Create(ctx, object, client.DryRunAll); err != nil {
+			t.Errorf("a write was refused: %v", err)
+		}
+		families, err := registry.Gather()
+		for _, family := range families {
+			if family.GetName() == "nodegate_webhook_refused_total" && family.GetMetric()[0].GetCounter().GetValue() > 0 {
+				return true, err
+			}
+		}
+		return t.Failed(), err
+	})
+	if err != nil {
+		t.Fatalf("waiting for the webhook to be asked: %v", err)
+	}
+	if err := e.admin.Delete(t.Context(), wide); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func (e *environment) nobodyServes(t *testing.T) {

@@ -106,5 +106,6 @@ func (r request) add(taints []corev1.Taint) []jsonpatch.JsonPatchOperation {
 	return patch
 }
 
-// errNoNode is the answer to what only a wrong registration can send.
+// errNoNode is the answer to what only a wrong registration can send. It refuses
+// nothing, see [failOpen].
 var errNoNode = errors.New("the webhook is asked about v1 nodes only")

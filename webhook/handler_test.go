@@ -306,7 +306,7 @@ func TestHandler_Metrics(t *testing.T) {
 # TYPE nodegate_webhook_decisions_total counter
 nodegate_webhook_decisions_total{cause="Kept",gate="agent",verdict="Absent"} 1
 nodegate_webhook_decisions_total{cause="None",gate="agent",verdict="None"} 1
-# HELP nodegate_webhook_refused_total Requests that were not about a Node.
+# HELP nodegate_webhook_refused_total Requests that were not about a Node, and so failed.
 # TYPE nodegate_webhook_refused_total counter
 nodegate_webhook_refused_total 1
 `), "nodegate_webhook_decisions_total", "nodegate_webhook_refused_total")
@@ -322,24 +322,29 @@ const reviewHead = `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"
 	"resource":{"group":"","version":"v1","resource":"nodes"},"kind":{"group":"","version":"v1","kind":"Node"},"operation":"UPDATE",`
 
 // post sends a body as an API server would, and returns the answer's code.
-func post(t *testing.T, body []byte) int32 {
+func post(t *testing.T, body []byte) int {
 	t.Helper()
-	hook := &admission.Webhook{Handler: newHandler(gate.Default(), now)}
+	server, err := NewServer("127.0.0.1:0", selfSigned(t), newHandler(gate.Default(), now))
+	if err != nil {
+		t.Fatal(err)
+	}
 	request := httptest.NewRequest(http.MethodPost, gate.WebhookPath, bytes.NewReader(body))
 	request.Header.Set("Content-Type", "application/json")
 	recorder := httptest.NewRecorder()
-	hook.ServeHTTP(recorder, request)
+	server.WebhookMux().ServeHTTP(recorder, request)
 	var review admissionv1.AdmissionReview
-	if err := json.Unmarshal(recorder.Body.Bytes(), &review); err != nil || review.Response == nil {
-		t.Fatalf("answer %q: %v", recorder.Body, err)
+	err = json.Unmarshal(recorder.Body.Bytes(), &review)
+	if recorder.Code == http.StatusOK && (err != nil || review.Response == nil || !review.Response.Allowed) {
+		t.Fatalf("answer %q refuses: %v", recorder.Body, err)
 	}
-	return review.Response.Result.Code
+	return recorder.Code
 }
 
-func TestHandler_RefusesWhatIsNoNode(t *testing.T) {
+// No answer refuses a write: what is no Node is an HTTP error, which fails open.
+func TestServer_PassesOverWhatIsNoNode(t *testing.T) {
 	tests := map[string]struct {
 		body string
-		want int32
+		want int
 	}{
 		"nothing":              {"", http.StatusBadRequest},
 		"no JSON":              {"{", http.StatusBadRequest},

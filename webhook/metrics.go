@@ -30,7 +30,7 @@ func NewMetrics() *Metrics {
 		}, []string{"gate", "cause", "verdict"}),
 		refusedTotal: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: metricsPrefix + "refused_total",
-			Help: "Requests that were not about a Node.",
+			Help: "Requests that were not about a Node, and so failed.",
 		}),
 		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    metricsPrefix + "duration_seconds",

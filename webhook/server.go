@@ -44,7 +44,7 @@ func NewServer(address string, source certs.Source, handler *Handler) (*Server, 
 			config.MinVersion = tls.VersionTLS12
 		}},
 	})
-	server.Register(gate.WebhookPath, &ctrlwebhook.Admission{Handler: handler})
+	server.Register(gate.WebhookPath, failOpen(&ctrlwebhook.Admission{Handler: handler}))
 	return &Server{Server: server, source: source}, nil
 }
 
