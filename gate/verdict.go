@@ -150,15 +150,21 @@ func notedTime(t corev1.Taint) time.Time {
 	return t.TimeAdded.UTC()
 }
 
+// MaxStamps is how many entries of a Node's managedFields are looked at: all of
+// them or, where there are more, none. Nodes have a dozen; an API server's CEL would
+// take half a minute for the fourteen thousand that fit into one.
+const MaxStamps = 256
+
 // LatestStamp is the latest time in the managedFields of the Nodes, the clock of
 // a judge that has none of its own. Stamps outside the years 2020 to 2099 are
-// ignored; without any the zero time is returned, which is no clock. It is not
+// ignored, and those of a Node with more than [MaxStamps] entries; without any the
+// zero time is returned, which is no clock. It is not
 // trustworthy (whoever writes a Node may clear or forge stamps), which is why
 // nothing but keeping a Node armed may rest on it.
 func LatestStamp(nodes ...*corev1.Node) time.Time {
 	var latest time.Time
 	for _, node := range nodes {
-		if node == nil {
+		if node == nil || len(node.ManagedFields) > MaxStamps {
 			continue
 		}
 		for _, entry := range node.ManagedFields {

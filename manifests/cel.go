@@ -127,12 +127,13 @@ func wellFormed(value, expression string) string {
 }
 
 // stamps lists the times in the managedFields of the objects that can be those
-// of a working clock. A time is a string to CEL, in this form of 20 characters,
+// of a working clock. Of a list that is too long none is looked at: lists grow by
+// being copied. A time is a string to CEL, in this form of 20 characters,
 // or null; strings of this form sort as the times do.
 func stamps(objects ...string) string {
 	entries := make([]string, len(objects))
 	for i, object := range objects {
-		entries[i] = object + ".metadata.?managedFields.orValue([])"
+		entries[i] = fmt.Sprintf("%s.metadata.?managedFields.optMap(m, m.size() > %d ? [] : m).orValue([])", object, gate.MaxStamps)
 	}
 	return times("("+strings.Join(entries, " + ")+")", "time")
 }

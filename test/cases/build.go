@@ -214,6 +214,18 @@ func unstamped(n *corev1.Node, _ time.Time) {
 	n.ManagedFields = []metav1.ManagedFieldsEntry{entry}
 }
 
+// stampedBy makes stamps of this many managers, at now.
+func stampedBy(managers int) Edit {
+	return func(n *corev1.Node, now time.Time) {
+		n.ManagedFields = nil
+		for i := range managers {
+			entry := stamp(now)
+			entry.Manager, entry.Operation = fmt.Sprintf("manager-%d", i), metav1.ManagedFieldsOperationApply
+			n.ManagedFields = append(n.ManagedFields, entry)
+		}
+	}
+}
+
 // untracked is what switches the tracking of managers off for good.
 func untracked(n *corev1.Node, _ time.Time) { n.ManagedFields = []metav1.ManagedFieldsEntry{{}} }
 

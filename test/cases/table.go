@@ -286,6 +286,10 @@ func stamps() []Case {
 			As: Editor, Verb: Put, Stored: edits(fresh, untracked), Sent: edits(noTaints, stamped(in2019)), Want: Armed, Clocked: Untouched, Verdict: gate.Expired},
 		{ID: "stamps-without-time", Must: "An entry without a time MUST be ignored.",
 			As: Editor, Verb: Put, Stored: edits(fresh, untracked), Sent: edits(noTaints, unstamped), Want: Armed, Clocked: Untouched, Verdict: gate.Expired},
+		{ID: "stamps-of-many", Must: "Stamps of as many managers as a Node may come to have MUST count.",
+			As: Editor, Verb: JSON, Stored: edits(fresh, stampedBy(gate.MaxStamps/2)), Sent: noTaints, Want: Untouched, Verdict: gate.Fresh},
+		{ID: "stamps-of-too-many", Must: "Stamps of more managers than any Node has MUST NOT be looked at, and the taint MUST be kept.",
+			As: Editor, Verb: JSON, Stored: edits(fresh, stampedBy(gate.MaxStamps+1)), Sent: noTaints, Want: Armed, Clocked: Untouched, Verdict: gate.Expired},
 		{ID: "stamps-zero-time", Must: "An entry of the zero time MUST be ignored.",
 			As: Editor, Verb: Put, Stored: fresh, Sent: edits(noTaints, stamped(time.Time{})), Want: Untouched, Verdict: gate.Fresh},
 	}
