@@ -5,12 +5,9 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
-	"k8s.io/klog/v2"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 )
 
 //go:generate go test -run TestHelp . -update
@@ -28,8 +25,6 @@ var errUnseen = errors.New("changed, but not seen to be in effect everywhere")
 
 // Run runs the command line and returns the exit code.
 func Run(ctx context.Context, streams genericiooptions.IOStreams, args []string) int {
-	klog.SetLogger(logr.Discard()) // what goes wrong is in the error
-	log.SetLogger(logr.Discard())
 	command := NewCommand(streams)
 	command.SetArgs(args)
 	err := command.ExecuteContext(ctx)

@@ -6,12 +6,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/nodegate/nodegate/gate"
 	"github.com/nodegate/nodegate/manifests"
@@ -48,6 +50,7 @@ func inEachForm(t *testing.T, test func(*testing.T, *environment)) {
 
 func newEnvironment(t *testing.T) *environment {
 	t.Helper()
+	ctrl.SetLogger(logr.Discard()) // the libraries'
 	c, err := cluster.Start()
 	if err != nil {
 		t.Fatal(err)
