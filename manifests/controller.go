@@ -26,6 +26,10 @@ const (
 	configDir   = "/etc/nodegate"
 	certDir     = "/etc/nodegate-webhook"
 	webhookPort = 9443
+
+	// drainSeconds is how long a replica that ends goes on, until API servers call
+	// the others.
+	drainSeconds = 5
 )
 
 func controllerLabels() map[string]string {
@@ -57,6 +61,8 @@ func controllerDeployment(mutation Mutation) noted {
 		{"spec.template.spec.priorityClassName", "Without a guard no node is closed that a kubelet or the time must close."},
 		{"spec.template.spec.tolerations", "Every gate is tolerated, or a cluster whose nodes are all closed would have no\n" +
 			"controller. A node that does not answer is left after 30 s instead of 5 minutes."},
+		{"spec.template.spec.containers.0.lifecycle", "A call that reaches nobody lets a write pass: the webhook serves until its\n" +
+			"endpoint is gone."},
 		{"spec.template.spec.containers.0.resources", "No limit of CPU: a guard that is held back is late."},
 	}}
 }
@@ -85,6 +91,7 @@ func controllerTemplate(mutation Mutation) corev1.PodTemplateSpec {
 				Ports:           []corev1.ContainerPort{{Name: "metrics", ContainerPort: 8080}, {Name: "health", ContainerPort: 8081}},
 				LivenessProbe:   probe("/healthz", "", intstr.FromString("health")),
 				ReadinessProbe:  probe("/readyz", "", intstr.FromString("health")),
+				Lifecycle:       &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: drainSeconds}}},
 				Resources: corev1.ResourceRequirements{
 					Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("50m"), corev1.ResourceMemory: resource.MustParse("64Mi")},
 					Limits:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("512Mi")},

@@ -59,6 +59,18 @@ func tolerated(tolerations []corev1.Toleration, taint corev1.Taint) *int64 {
 	return new(int64(0))
 }
 
+// TestWorkloads_TheWebhookOutlivesItsEndpoint: a replica that ends answers until API
+// servers are led to the others. A call that reaches nobody lets the write pass.
+func TestWorkloads_TheWebhookOutlivesItsEndpoint(t *testing.T) {
+	for _, mutation := range []manifests.Mutation{manifests.ByWebhook, manifests.ByWebhookWithCertManager} {
+		pod := templates(t, manifests.Options{Config: baseConfig(t), Mutation: mutation})[gate.ControllerAccount]
+		lifecycle := pod.Spec.Containers[0].Lifecycle
+		if lifecycle == nil || lifecycle.PreStop == nil || lifecycle.PreStop.Sleep == nil || lifecycle.PreStop.Sleep.Seconds < 5 {
+			t.Errorf("%s: lifecycle %v", mutation, lifecycle)
+		}
+	}
+}
+
 // TestWorkloads_TolerateEveryGate: nothing of nodegate waits for a gate, whatever
 // its taint is, and the controller leaves a node that does not answer.
 func TestWorkloads_TolerateEveryGate(t *testing.T) {
