@@ -109,7 +109,7 @@ repair could not be done.`,
 		},
 	}
 	at.addFlags(command.Flags(), "", "`directory` of CNI binaries (default: they are taken to be there)")
-	command.Flags().StringVar(&entry, "entry", "", "`file` with the entry that belongs into the list")
+	command.Flags().StringVar(&entry, "entry", "", "`file` with the entry that belongs into the list, one JSON object; --repair needs it where the plugin is missing")
 	command.Flags().BoolVar(&repair, "repair", false, "change the list once, if the verdict is append, dedupe, move or update")
 	command.Flags().StringVarP(&output, "output", "o", outputText, "`format`: text or json")
 	return command
@@ -213,7 +213,7 @@ and the list has its name with "-nodegate.conflist" at the end.`,
 	at.addFlags(command.Flags(), gate.DefaultBinDir, "`directory` of CNI binaries")
 	command.Flags().StringVar(&entry, "entry", "", "`file` with the entry, one JSON object (default: the one that is kept)")
 	command.Flags().StringVar(&in.EntryFile, "entry-file", "", entryFileUsage)
-	command.Flags().StringVar(&in.Binary, "binary", "", "`file` to install as the plugin's binary")
+	command.Flags().StringVar(&in.Binary, "binary", "", "`file` to install as the plugin's binary (default: it is in --bin-dir)")
 	command.Flags().BoolVar(&in.Convert, "convert", false, "make a list of a single plugin's file")
 	return command
 }

@@ -41,7 +41,8 @@ The gate's taint is removed in the same write, and anybody may remove it until t
 time is over. Then the guard closes the gate, unless the node's agent shows that it
 serves. This needs the verb bypass on gates.nodegate.io, by the gate's name. With
 --clear the gate is closed at once where the agent does not show that it serves, and
-the right to write Nodes is enough.
+the right to write Nodes is enough. Both read the ConfigMap
+nodegate-system/nodegate-config, and need the right to get it.
 
 Where several gates govern the node, say which by --gate; --clear without it ends
 all bypasses of the node.`,
