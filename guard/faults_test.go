@@ -97,6 +97,8 @@ func (e *environment) faults(t *testing.T) {
 		}
 		return true
 	})
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	t.Logf("armed %d Nodes in %s, writes: %v", nodes, time.Since(began), f.count)
 	if len(f.count) != 7 {
 		t.Errorf("not every fault occurred: %v", f.count)
