@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/go-logr/logr"
@@ -28,16 +29,36 @@ var (
 	_ manager.LeaderElectionRunnable = (*TaintRemover)(nil)
 )
 
-func (w *world) manager(config *rest.Config, probes string) ctrl.Manager {
-	w.Helper()
+func newManager(config *rest.Config, probes string) (ctrl.Manager, error) {
 	ctrl.SetLogger(logr.Discard())
-	mgr, err := ctrl.NewManager(config, ctrl.Options{
+	return ctrl.NewManager(config, ctrl.Options{
 		Metrics:                metricsserver.Options{BindAddress: "0"},
 		HealthProbeBindAddress: probes,
 		Logger:                 logr.Discard(),
 	})
+}
+
+func (w *world) manager(config *rest.Config) ctrl.Manager {
+	w.Helper()
+	mgr, err := newManager(config, "0")
 	w.ok(err)
 	return mgr
+}
+
+// probed is a manager that listens for probes at an address.
+func (w *world) probed(config *rest.Config) (ctrl.Manager, string) {
+	w.Helper()
+	for {
+		listener := listenTCP(w.T)
+		address := listener.Addr().String()
+		w.ok(listener.Close()) // it is free now, most likely
+		mgr, err := newManager(config, address)
+		if errors.Is(err, syscall.EADDRINUSE) {
+			continue
+		}
+		w.ok(err)
+		return mgr, address
+	}
 }
 
 // start runs a manager until the test ends or its end is asked for. It must end
@@ -62,10 +83,7 @@ func TestAgent_SetupWithManager(t *testing.T) {
 	w.create(thisBoot, governedLabels())
 	config, check := w.identity(), &lever{}
 	check.set(false)
-	probes := listenTCP(t)
-	w.ok(probes.Close()) // it is free now
-	address := probes.Addr().String()
-	mgr := w.manager(config, address)
+	mgr, address := w.probed(config)
 	a := w.agent(w.options(config, check))
 	w.ok(a.SetupWithManager(mgr))
 	w.start(mgr)
@@ -95,7 +113,7 @@ func TestAgent_SetupWithManager(t *testing.T) {
 
 func (w *world) remover(config *rest.Config, log io.Writer, check Check) (*TaintRemover, ctrl.Manager) {
 	w.Helper()
-	mgr := w.manager(config, "0")
+	mgr := w.manager(config)
 	r := &TaintRemover{
 		Client: mgr.GetClient(), NodeName: w.name, Log: slog.New(slog.NewTextHandler(log, nil)),
 		Gate: Gate{Probes: []Probe{probe("socket", check)}},

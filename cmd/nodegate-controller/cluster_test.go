@@ -34,7 +34,7 @@ import (
 	"github.com/nodegate/nodegate/test/cluster"
 )
 
-const patience = time.Minute
+const patience = 3 * time.Minute
 
 // environment is an API server and the program as it is shipped.
 type environment struct {
@@ -145,8 +145,23 @@ func (l *logs) String() string {
 	return l.text.String()
 }
 
-// start runs a replica until the test ends, or until it is ended before.
+// start runs a replica until the test ends, or until it is ended before, and
+// returns it when it is ready.
 func (e *environment) start(t *testing.T, args ...string) *replica {
+	t.Helper()
+	for {
+		r := e.launch(t, args...)
+		if r.becomesReady(t) {
+			return r
+		}
+		if !strings.Contains(r.log.String(), syscall.EADDRINUSE.Error()) {
+			t.Fatalf("a replica has ended; its log:\n%s", r.log)
+		}
+	}
+}
+
+// launch runs a replica on addresses that were free a moment before.
+func (e *environment) launch(t *testing.T, args ...string) *replica {
 	t.Helper()
 	r := &replica{health: freeAddress(t), metrics: freeAddress(t), webhook: freeAddress(t), log: &logs{}, exited: make(chan error, 1)}
 	args = append([]string{
@@ -167,11 +182,25 @@ func (e *environment) start(t *testing.T, args ...string) *replica {
 			t.Logf("its log:\n%s", r.log)
 		}
 	})
+	return r
+}
+
+// becomesReady is false if it ends instead.
+func (r *replica) becomesReady(t *testing.T) bool {
+	t.Helper()
+	ended := false
 	eventually(t, "the replica to be ready", func(ctx context.Context) bool {
+		select {
+		case <-r.exited:
+			close(r.exited)
+			ended = true
+			return true
+		default:
+		}
 		code, _ := get(ctx, "http://"+r.health+"/readyz")
 		return code == http.StatusOK
 	})
-	return r
+	return !ended
 }
 
 // end sends a signal and returns how the process ended.

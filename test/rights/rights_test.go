@@ -180,7 +180,7 @@ func (p *programs) run() {
 		p.Fatal(err)
 	}
 	for _, name := range []string{"controller-1", "controller-2"} {
-		p.start(name, "nodegate-controller", controller, "--webhook", "--webhook-address="+p.freeAddress())
+		p.start(name, "nodegate-controller", controller, "--webhook", "--webhook-address=127.0.0.1:0")
 	}
 	p.start("agent", "nodegate-agent", agent, "--node-name="+nodeName, "--boot-id-path="+filepath.Join(p.dir, "boot_id"))
 }
@@ -221,16 +221,6 @@ func (p *programs) emptySecret() {
 	if err != nil {
 		p.Errorf("waiting for the Secret: %v", err)
 	}
-}
-
-func (p *programs) freeAddress() string {
-	p.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		p.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().String()
 }
 
 func (p *programs) showLogs() {
