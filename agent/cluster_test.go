@@ -22,7 +22,7 @@ import (
 )
 
 // patience is how long a condition may take on a machine that is busy.
-const patience = time.Minute
+const patience = 3 * time.Minute
 
 // polling is the interval at which a condition is looked at.
 const polling = 20 * time.Millisecond

@@ -59,7 +59,7 @@ func startFiles(t *testing.T, files *Files) {
 
 func await(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, time.Minute, true,
+	err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, 3*time.Minute, true,
 		func(context.Context) (bool, error) { return condition(), nil })
 	if err != nil {
 		t.Fatalf("waiting for %s: %v", what, err)

@@ -252,7 +252,7 @@ func (e *environment) opening(t *testing.T) {
 	}
 	agent := newClient(t, config)
 	// The authorizer learns of a new binding by a watch.
-	err = wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+	err = wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, 3*time.Minute, true, func(ctx context.Context) (bool, error) {
 		return agent.Get(ctx, client.ObjectKeyFromObject(node), &corev1.Node{}) == nil, nil
 	})
 	if err != nil {

@@ -54,7 +54,7 @@ func TestServer_TLS(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- server.Start(ctx) }()
-	err := wait.PollUntilContextTimeout(ctx, 10*time.Millisecond, time.Minute, true,
+	err := wait.PollUntilContextTimeout(ctx, 10*time.Millisecond, 3*time.Minute, true,
 		func(context.Context) (bool, error) { return server.StartedChecker()(nil) == nil, nil })
 	if err != nil {
 		t.Fatalf("waiting for the server: %v", err)

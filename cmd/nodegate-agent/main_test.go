@@ -378,7 +378,7 @@ func (p *process) terminate() error {
 func eventually(t *testing.T, complaint func() string) {
 	t.Helper()
 	last := ""
-	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, 3*time.Minute, true, func(context.Context) (bool, error) {
 		last = complaint()
 		return last == "", nil
 	})

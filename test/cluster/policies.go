@@ -77,11 +77,11 @@ func (c *Cluster) AwaitPolicies(ctx context.Context, cfg *gate.Configuration) er
 	return nil
 }
 
-// Await waits until a condition holds, for a minute at most. Errors of the
-// condition are no end of it; the last is in the error.
+// Await waits until a condition holds, for three minutes at most: the machine may be
+// busy. Errors of the condition are no end of it; the last is in the error.
 func Await(ctx context.Context, condition func(context.Context) (bool, error)) error {
 	var last error
-	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, 3*time.Minute, true, func(ctx context.Context) (bool, error) {
 		var holds bool
 		holds, last = condition(ctx)
 		return holds && last == nil, nil

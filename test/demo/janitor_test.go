@@ -77,7 +77,7 @@ func TestJanitor(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = victim.Wait()
-	err = wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
+	err = wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, 3*time.Minute, true, func(context.Context) (bool, error) {
 		_, gone := os.Stat(dir)
 		return errors.Is(gone, os.ErrNotExist), nil
 	})
