@@ -142,12 +142,15 @@ func annotate(key, value string) map[string]any {
 	return map[string]any{"metadata": map[string]any{"annotations": map[string]any{key: value}}}
 }
 
-// heartbeat is one that the Node's agent could have written at a time.
-func (e *environment) heartbeat(t *testing.T, node *corev1.Node, at time.Time) map[string]any {
+// heartbeat is one that the Node's agent could have written at a time, but for
+// changes.
+func (e *environment) heartbeat(t *testing.T, node *corev1.Node, at time.Time, changes ...func(*gate.Heartbeat)) map[string]any {
 	t.Helper()
-	value, err := gate.Heartbeat{
-		Ready: true, Time: at.UTC().Truncate(time.Second), TTL: time.Minute, BootID: boot, NodeUID: node.UID,
-	}.Format()
+	hb := gate.Heartbeat{Ready: true, Time: at.UTC().Truncate(time.Second), TTL: time.Minute, BootID: boot, NodeUID: node.UID}
+	for _, change := range changes {
+		change(&hb)
+	}
+	value, err := hb.Format()
 	if err != nil {
 		t.Fatal(err)
 	}
