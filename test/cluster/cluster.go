@@ -35,6 +35,8 @@ type Cluster struct {
 	Admin *rest.Config
 
 	env *envtest.Environment
+	// others are further API servers over the same etcd.
+	others []*envtest.APIServer
 }
 
 // Option changes how the API server is started.
@@ -43,6 +45,11 @@ type Option func(*envtest.APIServer)
 // WithFlag sets a flag of kube-apiserver.
 func WithFlag(name string, values ...string) Option {
 	return func(s *envtest.APIServer) { s.Configure().Set(name, values...) }
+}
+
+// WithoutAdmission leaves admission plugins out.
+func WithoutAdmission(plugins ...string) Option {
+	return func(s *envtest.APIServer) { s.Configure().Append("disable-admission-plugins", plugins...) }
 }
 
 // Start starts a cluster. The caller stops it.
@@ -55,13 +62,7 @@ func Start(options ...Option) (*Cluster, error) {
 		ControlPlaneStartTimeout: startTimeout,
 		ControlPlaneStopTimeout:  startTimeout,
 	}
-	server := env.ControlPlane.GetAPIServer()
-	server.Configure().
-		Set("authorization-mode", "Node", "RBAC").
-		Append("enable-admission-plugins", "NodeRestriction")
-	for _, option := range options {
-		option(server)
-	}
+	configure(env.ControlPlane.GetAPIServer(), options)
 	admin, err := env.Start()
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("starting the API server: %w", err), env.Stop())
@@ -69,8 +70,46 @@ func Start(options ...Option) (*Cluster, error) {
 	return &Cluster{Admin: unlimited(admin), env: env}, nil
 }
 
-// Stop ends API server and etcd and removes their data.
-func (c *Cluster) Stop() error { return c.env.Stop() }
+func configure(server *envtest.APIServer, options []Option) {
+	server.Configure().
+		Set("authorization-mode", "Node", "RBAC").
+		Append("enable-admission-plugins", "NodeRestriction")
+	for _, option := range options {
+		option(server)
+	}
+}
+
+// StartAnother starts a further API server over the same etcd, and returns an
+// administrator of it. It has authorities and keys of its own: no other identity of
+// the cluster is known there.
+func (c *Cluster) StartAnother(options ...Option) (*rest.Config, error) {
+	server := &envtest.APIServer{
+		Path:         c.env.ControlPlane.GetAPIServer().Path,
+		EtcdURL:      c.env.ControlPlane.Etcd.URL,
+		StartTimeout: startTimeout,
+		StopTimeout:  startTimeout,
+	}
+	configure(server, options)
+	if err := server.Start(); err != nil {
+		return nil, errors.Join(fmt.Errorf("starting another API server: %w", err), server.Stop())
+	}
+	c.others = append(c.others, server)
+	admin, err := server.AddUser(envtest.User{Name: "admin", Groups: []string{"system:masters"}}, &rest.Config{})
+	if err != nil {
+		return nil, fmt.Errorf("adding an administrator: %w", err)
+	}
+	admin.Host, admin.CAData = server.SecureServing.URL("https", "/").String(), server.CA
+	return unlimited(admin), nil
+}
+
+// Stop ends API servers and etcd and removes their data.
+func (c *Cluster) Stop() error {
+	var faults []error
+	for _, server := range c.others {
+		faults = append(faults, server.Stop())
+	}
+	return errors.Join(append(faults, c.env.Stop())...)
+}
 
 // User returns the identity of a person or component with a client certificate.
 func (c *Cluster) User(name string, groups ...string) (*rest.Config, error) {
