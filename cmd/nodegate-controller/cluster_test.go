@@ -38,8 +38,10 @@ const patience = 3 * time.Minute
 
 // environment is an API server and the program as it is shipped.
 type environment struct {
-	admin      client.Client
-	program    string
+	admin   client.Client
+	program string
+	// account is the controller's, kubeconfig the file by which it is used.
+	account    *rest.Config
 	kubeconfig string
 }
 
@@ -67,7 +69,7 @@ func newEnvironment(t *testing.T) *environment {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e.kubeconfig = kubeconfig(t, account)
+	e.account, e.kubeconfig = account, kubeconfig(t, account)
 	e.create(t, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 		Name: gate.ConfigMapName, Namespace: gate.Namespace,
 		Annotations: map[string]string{gate.InstalledAtAnnotation: "2026-01-01T00:00:00Z"},
@@ -383,6 +385,16 @@ const review = `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","re
 // it by a name, and returns the certificate that was shown.
 func (r *replica) ask(t *testing.T, bundle []byte, name string) *x509.Certificate {
 	t.Helper()
+	body, shown := r.post(t, bundle, name, review)
+	if !strings.Contains(body, `"patchType":"JSONPatch"`) {
+		t.Errorf("answer %s, want a patch", body)
+	}
+	return shown
+}
+
+// post sends a review and returns the answer and the certificate that was shown.
+func (r *replica) post(t *testing.T, bundle []byte, name, review string) (string, *x509.Certificate) {
+	t.Helper()
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(bundle)
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: name}}
@@ -394,10 +406,10 @@ func (r *replica) ask(t *testing.T, bundle []byte, name string) *x509.Certificat
 	}
 	defer answer.Body.Close()
 	body, err := io.ReadAll(answer.Body)
-	if err != nil || !strings.Contains(string(body), `"patchType":"JSONPatch"`) {
-		t.Errorf("answer %s (%v), want a patch", body, err)
+	if err != nil {
+		t.Fatal(err)
 	}
-	return answer.TLS.PeerCertificates[0]
+	return string(body), answer.TLS.PeerCertificates[0]
 }
 
 func newPair(t *testing.T, now time.Time) certs.Pair {

@@ -8,10 +8,12 @@ import (
 	"log/slog"
 	"net/http"
 	"reflect"
-	"time"
 
 	"github.com/go-logr/logr"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
@@ -204,12 +206,17 @@ func (p *program) addHealth(context.Context) error {
 }
 
 // cacheFilled: a replica that may not read what it guards is never ready, which
-// halts a rollout.
+// halts a rollout. The cache as a whole says that it is filled before the guard has
+// asked it for anything.
 func (p *program) cacheFilled(request *http.Request) error {
-	ctx, cancel := context.WithTimeout(request.Context(), 100*time.Millisecond)
-	defer cancel()
-	if !p.mgr.GetCache().WaitForCacheSync(ctx) {
-		return errors.New("the cache is not filled yet")
+	for _, object := range []client.Object{&corev1.Node{}, &corev1.Pod{}, &appsv1.DaemonSet{}} {
+		informer, err := p.mgr.GetCache().GetInformer(request.Context(), object, cache.BlockUntilSynced(false))
+		if err != nil {
+			return fmt.Errorf("asking the cache for %T: %w", object, err)
+		}
+		if !informer.HasSynced() {
+			return fmt.Errorf("the cache of %T is not filled yet", object)
+		}
 	}
 	return nil
 }
