@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -124,10 +125,14 @@ func (e *environment) create(t *testing.T, object client.Object) {
 
 // replica is a running process.
 type replica struct {
-	*exec.Cmd
 	health, metrics, webhook string
 	log                      *logs
 	exited                   chan error
+
+	mu      sync.Mutex
+	process *os.Process
+	// asked: whoever ends it now wants it to end.
+	asked bool
 }
 
 type logs struct {
@@ -169,14 +174,25 @@ func (e *environment) launch(t *testing.T, args ...string) *replica {
 	args = append([]string{
 		"--kubeconfig", e.kubeconfig, "--config=", "--health-address", r.health, "--metrics-address", r.metrics, "--webhook-address", r.webhook,
 	}, args...)
-	r.Cmd = exec.Command(e.program, args...)
-	r.Stdout, r.Stderr = r.log, r.log
-	if err := r.Start(); err != nil {
+	command, err := r.run(e.program, args)
+	if err != nil {
 		t.Fatal(err)
 	}
-	go func() { r.exited <- r.Wait() }()
+	go func() {
+		for {
+			ended := command.Wait()
+			if !r.lostLease() {
+				r.exited <- ended
+				return
+			}
+			if command, err = r.run(e.program, args); err != nil {
+				r.exited <- ended
+				return
+			}
+		}
+	}()
 	t.Cleanup(func() {
-		_ = r.Process.Kill()
+		_ = r.signal(os.Kill)
 		if err, open := <-r.exited; open {
 			t.Logf("replica ended: %v", err)
 		}
@@ -185,6 +201,34 @@ func (e *environment) launch(t *testing.T, args ...string) *replica {
 		}
 	})
 	return r
+}
+
+func (r *replica) run(program string, args []string) (*exec.Cmd, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.asked {
+		return nil, errors.New("it was asked to end")
+	}
+	command := exec.Command(program, args...)
+	command.Stdout, command.Stderr = r.log, r.log
+	if err := command.Start(); err != nil {
+		return nil, err
+	}
+	r.process = command.Process
+	return command, nil
+}
+
+// lostLease reports whether the replica ended because it could not renew its Lease
+// in time, as happens where the machine stalls. Its kubelet would start it again.
+func (r *replica) lostLease() bool {
+	return strings.HasSuffix(strings.TrimSpace(r.log.String()), "leader election lost")
+}
+
+func (r *replica) signal(signal os.Signal) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.asked = true
+	return r.process.Signal(signal)
 }
 
 // becomesReady is false if it ends instead.
@@ -208,7 +252,7 @@ func (r *replica) becomesReady(t *testing.T) bool {
 // end sends a signal and returns how the process ended.
 func (r *replica) end(t *testing.T, signal os.Signal) error {
 	t.Helper()
-	if err := r.Process.Signal(signal); err != nil {
+	if err := r.signal(signal); err != nil {
 		t.Fatal(err)
 	}
 	select {

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -22,9 +23,13 @@ const endTimeout = 10 * time.Second
 // program is a running program that leads a process group of its own: a Ctrl-C in
 // the terminal is for us, and whatever the program starts ends with it.
 type program struct {
-	cmd   *exec.Cmd
 	log   *os.File
 	ended chan struct{}
+
+	mu  sync.Mutex
+	cmd *exec.Cmd
+	// asked: whoever ends it now wants it to end.
+	asked bool
 }
 
 // start runs a program, whose output goes to log/<name>.log.
@@ -33,18 +38,44 @@ func (w *World) start(name, path string, args ...string) (*program, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening log of %s: %w", name, err)
 	}
-	p := &program{cmd: exec.Command(path, args...), log: log, ended: make(chan struct{})}
-	p.cmd.Stdout, p.cmd.Stderr = log, log
-	p.cmd.SysProcAttr = ownGroup()
-	if err := p.cmd.Start(); err != nil {
+	p := &program{log: log, ended: make(chan struct{})}
+	if err := p.run(path, args); err != nil {
 		return nil, errors.Join(fmt.Errorf("starting %s: %w", name, err), log.Close())
 	}
 	go func() {
 		defer close(p.ended)
-		_ = p.cmd.Wait() // how it ended is in its log
-		_ = p.log.Close()
+		defer log.Close() //nolint:errcheck // only what was written counts
+		for {
+			_ = p.cmd.Wait() // how it ended is in its log
+			if !p.lostLease() || p.run(path, args) != nil {
+				return
+			}
+		}
 	}()
 	return p, nil
+}
+
+func (p *program) run(path string, args []string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.asked {
+		return errors.New("it was asked to end")
+	}
+	cmd := exec.Command(path, args...)
+	cmd.Stdout, cmd.Stderr = p.log, p.log
+	cmd.SysProcAttr = ownGroup()
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	p.cmd = cmd
+	return nil
+}
+
+// lostLease reports whether the program ended because it could not renew its Lease
+// in time, as happens where the machine stalls. Its kubelet would start it again.
+func (p *program) lostLease() bool {
+	said, err := os.ReadFile(p.log.Name())
+	return err == nil && strings.HasSuffix(strings.TrimSpace(string(said)), "leader election lost")
 }
 
 // await waits for a condition, and not beyond the program's end, of which it
@@ -93,7 +124,12 @@ func (p *program) kill() {
 }
 
 // signal reaches the program's group; one that has ended is no mistake.
-func (p *program) signal(s syscall.Signal) { _ = syscall.Kill(-p.cmd.Process.Pid, s) }
+func (p *program) signal(s syscall.Signal) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.asked = true
+	_ = syscall.Kill(-p.cmd.Process.Pid, s)
+}
 
 // Build builds nodegate's own programs into a folder.
 func Build(ctx context.Context, dir string) error {
