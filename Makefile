@@ -109,7 +109,7 @@ bench-fleet: require-go ## Measure the guard in a large cluster (BENCH=pattern, 
 .PHONY: idle
 idle: require-go ## Measure an agent that has nothing to do (IDLE=5m, twice)
 	@assets=$$($(ASSETS)) || exit 1; export KUBEBUILDER_ASSETS="$$assets"; \
-	$(GO) test ./cmd/nodegate-agent -count=1 -v -timeout 3h -run '^TestIdle$$' -idle $(IDLE)
+	$(GO) test ./cmd/nodegate-agent -timeout 3h -run '^$$' -bench '^BenchmarkIdle$$' -benchtime 1x -args -idle=$(IDLE)
 
 .PHONY: clean
 clean: ## Remove what was built in the tree (the cache outside it stays)

@@ -58,16 +58,9 @@ func (l *logs) String() string {
 
 func newEnvironment(t *testing.T) *environment {
 	t.Helper()
-	c, err := cluster.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Stop(); err != nil {
-			t.Errorf("stopping the cluster: %v", err)
-		}
-	})
+	c := cluster.ForTest(t)
 	e := &environment{cluster: c, log: &logs{}}
+	var err error
 	if e.admin, err = client.New(c.Admin, client.Options{}); err != nil {
 		t.Fatal(err)
 	}

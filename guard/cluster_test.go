@@ -60,15 +60,7 @@ func TestMain(m *testing.M) {
 
 func newEnvironment(t *testing.T) *environment {
 	t.Helper()
-	c, err := cluster.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Stop(); err != nil {
-			t.Errorf("stopping the cluster: %v", err)
-		}
-	})
+	c := cluster.ForTest(t)
 	e := &environment{config: rest.CopyConfig(c.Admin), clock: apiclock.New(), cfg: gate.Default()}
 	e.cfg.Gates = append(e.cfg.Gates, gate.Gate{
 		Name:         lonely,
@@ -77,6 +69,7 @@ func newEnvironment(t *testing.T) *environment {
 		Agent:        gate.Agent{Namespace: gate.Namespace, ServiceAccount: "lonely", PodLabels: map[string]string{"app": "lonely"}},
 	})
 	e.config.Wrap(e.clock.Wrap)
+	var err error
 	if e.admin, err = client.NewWithWatch(e.config, client.Options{}); err != nil {
 		t.Fatal(err)
 	}

@@ -160,15 +160,7 @@ func TestGuard_SurvivesAnOutage(t *testing.T) {
 		interval = 3 * time.Second
 		outage   = ttl + 10*time.Second
 	)
-	c, err := cluster.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Stop(); err != nil {
-			t.Errorf("stopping the cluster: %v", err)
-		}
-	})
+	c := cluster.ForTest(t)
 	wire, err := cluster.NewWire(c.Admin)
 	if err != nil {
 		t.Fatal(err)

@@ -121,16 +121,9 @@ func TestPeace(t *testing.T) {
 
 func newPeace(t *testing.T, seed uint64) *peace {
 	t.Helper()
-	c, err := cluster.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Stop(); err != nil {
-			t.Errorf("stopping the cluster: %v", err)
-		}
-	})
+	c := cluster.ForTest(t)
 	p := &peace{environment: &environment{config: c.Admin, cfg: gate.Default()}, cluster: c, wire: newWire(t, c.Admin)}
+	var err error
 	if p.admin, err = client.NewWithWatch(c.Admin, client.Options{}); err != nil {
 		t.Fatal(err)
 	}

@@ -33,15 +33,7 @@ func certManagerCRDs(t *testing.T) string {
 // TestWebhookWithCertManager_OnAnAPIServer: an API server with cert-manager's
 // definitions takes every object, with no field unknown and none dropped.
 func TestWebhookWithCertManager_OnAnAPIServer(t *testing.T) {
-	c, err := cluster.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Stop(); err != nil {
-			t.Errorf("stopping the cluster: %v", err)
-		}
-	})
+	c := cluster.ForTest(t)
 	if _, err := envtest.InstallCRDs(c.Admin, envtest.CRDInstallOptions{Paths: []string{certManagerCRDs(t)}, ErrorIfPathMissing: true}); err != nil {
 		t.Fatalf("installing cert-manager's definitions: %v", err)
 	}

@@ -147,15 +147,7 @@ func TestWorkloads_MountNoMoreThanChecksNeed(t *testing.T) {
 // TestInstall_OnAnAPIServer: what kubectl makes of the overlays is taken with no
 // field unknown, changes nothing the second time, and does what it is for.
 func TestInstall_OnAnAPIServer(t *testing.T) {
-	c, err := cluster.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Stop(); err != nil {
-			t.Errorf("stopping the cluster: %v", err)
-		}
-	})
+	c := cluster.ForTest(t)
 	admin, err := kubernetes.NewForConfig(c.Admin)
 	if err != nil {
 		t.Fatal(err)

@@ -39,18 +39,11 @@ type environment struct {
 
 func newEnvironment(t *testing.T) *environment {
 	t.Helper()
-	c, err := cluster.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Stop(); err != nil {
-			t.Errorf("stopping the cluster: %v", err)
-		}
-	})
+	c := cluster.ForTest(t)
 	e := &environment{cluster: c, admin: newClient(t, c.Admin)}
 	ctrl.SetLogger(logr.Discard())
 	e.mode.Store(gate.ModeEnforce)
+	var err error
 	e.server, err = webhookserver.Start(t.Context(), e.configuration, c.Admin, nil)
 	if err != nil {
 		t.Fatal(err)

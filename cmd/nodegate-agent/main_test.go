@@ -121,15 +121,7 @@ gates:
 // shows why, and leaves quietly when it is told to.
 func TestBinary(t *testing.T) {
 	const boot = "de2d9a80-35f2-44b5-bea4-72f10b303c45"
-	c, err := cluster.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	c := cluster.ForTest(t)
 	admin, err := kubernetes.NewForConfig(c.Admin)
 	if err != nil {
 		t.Fatal(err)
@@ -205,15 +197,7 @@ func TestBinary(t *testing.T) {
 // a roll of its DaemonSet from going on, is switched off by the configuration that
 // the agent has mounted, and on again.
 func TestBinary_SwitchesOff(t *testing.T) {
-	c, err := cluster.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	c := cluster.ForTest(t)
 	admin, err := kubernetes.NewForConfig(c.Admin)
 	if err != nil {
 		t.Fatal(err)
@@ -275,7 +259,7 @@ func TestBinary_ExitCode(t *testing.T) {
 
 // process is a running agent and the socket that its check asks for.
 type process struct {
-	*testing.T
+	testing.TB
 	command *exec.Cmd
 	socket  string
 	logs    *buffer
@@ -283,14 +267,14 @@ type process struct {
 
 // start runs the agent, which reaches the API server as a configuration says, with
 // the check of a socket and others as the configuration file has them.
-func start(t *testing.T, c *cluster.Cluster, by *rest.Config, boot string, checks ...string) *process {
+func start(t testing.TB, c *cluster.Cluster, by *rest.Config, boot string, checks ...string) *process {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "ng") // short enough for a socket
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	p := &process{T: t, socket: filepath.Join(dir, "s"), logs: &buffer{}}
+	p := &process{TB: t, socket: filepath.Join(dir, "s"), logs: &buffer{}}
 	kubeconfig, err := c.Kubeconfig(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -320,7 +304,7 @@ func start(t *testing.T, c *cluster.Cluster, by *rest.Config, boot string, check
 	return p
 }
 
-func build(t *testing.T) string {
+func build(t testing.TB) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "nodegate-agent")
 	if output, err := exec.CommandContext(t.Context(), "go", "build", "-o", path, ".").CombinedOutput(); err != nil {
@@ -375,7 +359,7 @@ func (p *process) terminate() error {
 	return p.command.Wait()
 }
 
-func eventually(t *testing.T, complaint func() string) {
+func eventually(t testing.TB, complaint func() string) {
 	t.Helper()
 	last := ""
 	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, 3*time.Minute, true, func(context.Context) (bool, error) {

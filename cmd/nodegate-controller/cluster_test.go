@@ -52,15 +52,7 @@ func newEnvironment(t *testing.T) *environment {
 	if output, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, ".").CombinedOutput(); err != nil {
 		t.Fatalf("building: %v\n%s", err, output)
 	}
-	c, err := cluster.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Stop(); err != nil {
-			t.Errorf("stopping the cluster: %v", err)
-		}
-	})
+	c := cluster.ForTest(t)
 	admin, err := client.New(c.Admin, client.Options{})
 	if err != nil {
 		t.Fatal(err)

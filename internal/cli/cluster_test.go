@@ -46,16 +46,9 @@ func (e *environment) expect(t *testing.T, wantCode int, want string, args ...st
 
 // TestCommands_SayWhatToDo: each thing that can be amiss is named.
 func TestCommands_SayWhatToDo(t *testing.T) {
-	c, err := cluster.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	c := cluster.ForTest(t)
 	e := &environment{cluster: c}
+	var err error
 	if e.admin, err = kubernetes.NewForConfig(c.Admin); err != nil {
 		t.Fatal(err)
 	}

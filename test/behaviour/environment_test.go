@@ -51,15 +51,7 @@ func inEachForm(t *testing.T, test func(*testing.T, *environment)) {
 func newEnvironment(t *testing.T) *environment {
 	t.Helper()
 	ctrl.SetLogger(logr.Discard()) // the libraries'
-	c, err := cluster.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Stop(); err != nil {
-			t.Errorf("stopping the cluster: %v", err)
-		}
-	})
+	c := cluster.ForTest(t)
 	e := &environment{cluster: c, cfg: gate.Default()}
 	e.gate = &e.cfg.Gates[0]
 	e.configuration = func() *gate.Configuration { return e.cfg }

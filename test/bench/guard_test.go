@@ -28,11 +28,7 @@ import (
 // moment at which a kubelet sends its new boot id until a watch shows the taint.
 func BenchmarkGuard_NewBoot(b *testing.B) {
 	ctrl.SetLogger(logr.Discard())
-	c, err := cluster.Start()
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() { _ = c.Stop() })
+	c := cluster.ForTest(b)
 	runGuard(b, c)
 	admin, err := client.NewWithWatch(c.Admin, client.Options{})
 	if err != nil {

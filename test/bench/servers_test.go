@@ -63,11 +63,7 @@ type server struct {
 
 func newServer(b *testing.B, f form) *server {
 	b.Helper()
-	c, err := cluster.Start()
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() { _ = c.Stop() })
+	c := cluster.ForTest(b)
 	s := &server{form: f, admin: c.Admin, heartbeats: map[string]string{}}
 	client := corev1client.NewForConfigOrDie(c.Admin)
 	for _, size := range nodeSizes {

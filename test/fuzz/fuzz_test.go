@@ -86,16 +86,9 @@ type fuzzer struct {
 
 func newFuzzer(t *testing.T) *fuzzer {
 	t.Helper()
-	c, err := cluster.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	c := cluster.ForTest(t)
 	f := &fuzzer{cfg: cases.Config(), cluster: c, clients: map[string]kubernetes.Interface{}, outcomes: map[string]int{}}
+	var err error
 	if f.admin, err = kubernetes.NewForConfig(c.Admin); err != nil {
 		t.Fatal(err)
 	}

@@ -27,15 +27,7 @@ const (
 // TestKubelet: NodeRestriction and the Node authorizer let the stand-in do all
 // that it does, through two boots.
 func TestKubelet(t *testing.T) {
-	c, err := cluster.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	c := cluster.ForTest(t)
 	admin, err := kubernetes.NewForConfig(c.Admin)
 	if err != nil {
 		t.Fatal(err)

@@ -42,15 +42,7 @@ const (
 func TestRights_AreThoseThatAreUsed(t *testing.T) {
 	ctrl.SetLogger(logr.Discard()) // envtest's
 	log, flags := newAuditLog(t)
-	c, err := cluster.Start(append(flags, cluster.WithFlag("feature-gates", "WatchList=false"))...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Stop(); err != nil {
-			t.Errorf("stopping the cluster: %v", err)
-		}
-	})
+	c := cluster.ForTest(t, append(flags, cluster.WithFlag("feature-gates", "WatchList=false"))...)
 	p := prepare(t, c)
 	rights := manifests.Rights(p.cfg, manifests.ByWebhook)
 	p.install()
@@ -59,7 +51,7 @@ func TestRights_AreThoseThatAreUsed(t *testing.T) {
 	p.emptySecret()
 	stop := p.stir()
 	var unused []manifests.Right
-	err = cluster.Await(t.Context(), func(context.Context) (bool, error) {
+	err := cluster.Await(t.Context(), func(context.Context) (bool, error) {
 		requests := log.requests(t)
 		unused = slices.DeleteFunc(slices.Clone(rights), func(right manifests.Right) bool {
 			return slices.ContainsFunc(requests, func(r request) bool { return r.by(right) && !r.forbidden() })
