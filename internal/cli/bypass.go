@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -51,6 +52,9 @@ all bypasses of the node.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(command *cobra.Command, args []string) error {
 			b.node = args[0]
+			if err := b.chooses(command.Flags().Changed); err != nil {
+				return err
+			}
 			if err := b.validate(); err != nil {
 				return err
 			}
@@ -61,11 +65,24 @@ all bypasses of the node.`,
 	command.Flags().StringVar(&b.reason, "reason", "", "why, for whoever finds the node open; printable ASCII")
 	command.Flags().StringSliceVar(&b.gates, "gate", nil, "the `gate`; may be repeated")
 	command.Flags().BoolVar(&b.clear, "clear", false, "end the bypass")
-	command.MarkFlagsMutuallyExclusive("clear", "for")
-	command.MarkFlagsMutuallyExclusive("clear", "reason")
-	command.MarkFlagsOneRequired("clear", "for")
-	command.MarkFlagsRequiredTogether("for", "reason")
 	return command
+}
+
+// chooses: a bypass is begun, with a time and a reason, or ended.
+func (o *bypassOptions) chooses(given func(flag string) bool) error {
+	switch {
+	case o.clear && (given("for") || given("reason")):
+		return errors.New("--clear ends a bypass: it goes with neither --for nor --reason")
+	case o.clear:
+		return nil
+	case !given("for") && !given("reason"):
+		return errors.New("say for how long and why, as in --for 1h --reason TEXT, or --clear to end a bypass")
+	case !given("reason"):
+		return errors.New("--reason is missing: say why, for whoever finds the node open")
+	case !given("for"):
+		return errors.New("--for is missing: say for how long, as in --for 1h")
+	}
+	return nil
 }
 
 func (o *bypassOptions) validate() error {

@@ -121,7 +121,7 @@ func (e *environment) installAdmission(t *testing.T) {
 
 func (e *environment) modes(t *testing.T) {
 	// There is no guard here.
-	e.expect(t, codeUnseen, "It was not seen:", "pause", "--timeout=5s")
+	e.expect(t, codeUnseen, "It was not seen: no guard has ever run in this cluster", "pause", "--timeout=5s")
 	e.expect(t, codeDone, "is in mode paused already", "pause", "--timeout=0s")
 	e.leaveLease(t, gate.ModePaused)
 	e.expect(t, codeUnseen, "no guard runs", "pause", "--timeout=5s")

@@ -45,13 +45,14 @@ func TestRun_Refuses(t *testing.T) {
 		"a missing one":      {[]string{"pause", "--kubeconfig=/nonexistent"}, "/nonexistent"},
 		"an unknown command": {[]string{"stop"}, `unknown command "stop"`},
 		"no node":            {[]string{"bypass", "--clear"}, "accepts 1 arg"},
-		"nothing to do":      {[]string{"bypass", "n"}, "clear for"},
-		"no reason":          {[]string{"bypass", "n", "--for=1h"}, "reason"},
+		"nothing to do":      {[]string{"bypass", "n"}, "say for how long and why"},
+		"no reason":          {[]string{"bypass", "n", "--for=1h"}, "--reason is missing"},
+		"no time given":      {[]string{"bypass", "n", "--reason=x"}, "--for is missing"},
 		"an empty reason":    {[]string{"bypass", "n", "--for=1h", "--reason="}, "--reason must be"},
 		"an odd reason":      {[]string{"bypass", "n", "--for=1h", "--reason=ü"}, "--reason must be printable ASCII"},
 		"two days":           {[]string{"bypass", "n", "--for=48h", "--reason=x"}, "--for is 48h0m0s, it must be from 1s to 24h0m0s"},
 		"no time":            {[]string{"bypass", "n", "--for=0s", "--reason=x"}, "--for is 0s"},
-		"both":               {[]string{"bypass", "n", "--clear", "--for=1h", "--reason=x"}, "none of the others can be"},
+		"both":               {[]string{"bypass", "n", "--clear", "--for=1h", "--reason=x"}, "--clear ends a bypass"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out, errOut, code := run(t, tc.args...)

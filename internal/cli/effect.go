@@ -134,6 +134,9 @@ func (o *modeOptions) guardSeen(c *connection) func(context.Context) (bool, erro
 		if apierrors.IsForbidden(err) {
 			return false, unseeable{err}
 		}
+		if apierrors.IsNotFound(err) {
+			return false, errors.New("no guard has ever run in this cluster: do the pods of Deployment nodegate-system/nodegate-controller run?")
+		}
 		if err != nil {
 			return false, err
 		}
