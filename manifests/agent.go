@@ -28,22 +28,22 @@ func ownGates(cfg *gate.Configuration) []*gate.Gate {
 }
 
 // agentObjects are none where every gate has an agent of its own.
-func agentObjects(cfg *gate.Configuration) ([]noted, error) {
+func agentObjects(cfg *gate.Configuration, image string) ([]noted, error) {
 	gates := ownGates(cfg)
 	if len(gates) == 0 {
 		return nil, nil
 	}
 	objects := append([]noted{{serviceAccount(gate.AgentAccount), nil}}, roles(agentRights(cfg))...)
-	daemonSet, err := agentDaemonSet(gates)
+	daemonSet, err := agentDaemonSet(gates, image)
 	return append(objects, daemonSet), err
 }
 
-func agentDaemonSet(gates []*gate.Gate) (noted, error) {
+func agentDaemonSet(gates []*gate.Gate, image string) (noted, error) {
 	mounts, err := hostMounts(gates)
 	if err != nil {
 		return noted{}, err
 	}
-	template, notes := agentTemplate(gates, mounts)
+	template, notes := agentTemplate(gates, mounts, image)
 	return noted{&appsv1.DaemonSet{
 		TypeMeta:   metav1.TypeMeta{APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "DaemonSet"},
 		ObjectMeta: namedMeta(gate.Namespace, gate.AgentAccount),
@@ -61,10 +61,10 @@ func agentDaemonSet(gates []*gate.Gate) (noted, error) {
 	}, notes...)}, nil
 }
 
-func agentTemplate(gates []*gate.Gate, mounts []hostMount) (corev1.PodTemplateSpec, []note) {
+func agentTemplate(gates []*gate.Gate, mounts []hostMount, image string) (corev1.PodTemplateSpec, []note) {
 	container := corev1.Container{
 		Name:            "agent",
-		Image:           AgentImage,
+		Image:           image,
 		ImagePullPolicy: corev1.PullIfNotPresent,
 		Env:             []corev1.EnvVar{fieldEnv("NODE_NAME", "spec.nodeName"), fieldEnv("POD_UID", "metadata.uid")},
 		Ports:           []corev1.ContainerPort{{Name: "metrics", ContainerPort: 9809, HostPort: 9809}},

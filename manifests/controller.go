@@ -12,11 +12,6 @@ import (
 )
 
 const (
-	// ControllerImage and AgentImage are what the manifests name. There is no
-	// registry in them: an overlay says where its images are.
-	ControllerImage = "nodegate-controller:dev"
-	AgentImage      = "nodegate-agent:dev"
-
 	nameLabel   = "app.kubernetes.io/name"
 	partOfLabel = "app.kubernetes.io/part-of"
 
@@ -36,12 +31,12 @@ func controllerLabels() map[string]string {
 	return map[string]string{nameLabel: gate.ControllerAccount}
 }
 
-func controllerObjects(cfg *gate.Configuration, mutation Mutation) []noted {
+func controllerObjects(cfg *gate.Configuration, mutation Mutation, image string) []noted {
 	objects := append([]noted{{serviceAccount(gate.ControllerAccount), nil}}, roles(controllerRights(cfg))...)
-	return append(objects, controllerDeployment(mutation), controllerBudget())
+	return append(objects, controllerDeployment(mutation, image), controllerBudget())
 }
 
-func controllerDeployment(mutation Mutation) noted {
+func controllerDeployment(mutation Mutation, image string) noted {
 	return noted{&appsv1.Deployment{
 		TypeMeta:   metav1.TypeMeta{APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "Deployment"},
 		ObjectMeta: namedMeta(gate.Namespace, gate.ControllerAccount),
@@ -52,7 +47,7 @@ func controllerDeployment(mutation Mutation) noted {
 				Type:          appsv1.RollingUpdateDeploymentStrategyType,
 				RollingUpdate: &appsv1.RollingUpdateDeployment{MaxSurge: new(intstr.FromInt32(1)), MaxUnavailable: new(intstr.FromInt32(0))},
 			},
-			Template: controllerTemplate(mutation),
+			Template: controllerTemplate(mutation, image),
 		},
 	}, []note{
 		{"spec.replicas", "One guards, and the other one takes over. Both serve the webhook, if there is one."},
@@ -67,7 +62,7 @@ func controllerDeployment(mutation Mutation) noted {
 	}}
 }
 
-func controllerTemplate(mutation Mutation) corev1.PodTemplateSpec {
+func controllerTemplate(mutation Mutation, image string) corev1.PodTemplateSpec {
 	labels := controllerLabels()
 	labels[partOfLabel] = "nodegate"
 	template := corev1.PodTemplateSpec{
@@ -86,7 +81,7 @@ func controllerTemplate(mutation Mutation) corev1.PodTemplateSpec {
 			},
 			Containers: []corev1.Container{{
 				Name:            "controller",
-				Image:           ControllerImage,
+				Image:           image,
 				ImagePullPolicy: corev1.PullIfNotPresent,
 				Ports:           []corev1.ContainerPort{{Name: "metrics", ContainerPort: 8080}, {Name: "health", ContainerPort: 8081}},
 				LivenessProbe:   probe("/healthz", "", intstr.FromString("health")),

@@ -1,7 +1,12 @@
 package manifests
 
 import (
+	"cmp"
+	_ "embed" // the example of a configuration
 	"fmt"
+	"path"
+	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -29,11 +34,32 @@ type Options struct {
 	Mutation Mutation
 	// Version is that of the mutation policies. Default: [MutationV1].
 	Version MutationVersion
+	// Images are those of the workloads. Default: [DefaultImages].
+	Images Images
 }
 
-// Install renders all that an installation is, in an order in which it can be
-// created. The time of installation, which belongs into an annotation of the
-// ConfigMap, is not rendered.
+// Images of the workloads.
+type Images struct{ Controller, Agent string }
+
+// DefaultImages are what the kustomize tree names. There is no registry in them: an
+// overlay says where its images are.
+func DefaultImages() Images { return ImagesAt("", "dev") }
+
+// ImagesAt are those that `make images PUSH=registry VERSION=tag` has pushed.
+func ImagesAt(registry, tag string) Images {
+	at := func(name string) string { return strings.TrimPrefix(path.Join(registry, name), "/") + ":" + tag }
+	return Images{Controller: at(gate.ControllerAccount), Agent: at(gate.AgentAccount)}
+}
+
+//go:embed base/config.yaml
+var exampleConfig string
+
+// ExampleConfig is the configuration of the kustomize base, to be changed.
+func ExampleConfig() string { return exampleConfig }
+
+// Install renders all that an installation is, in the order of its [Layers]. The
+// time of installation, which belongs into an annotation of the ConfigMap, is not
+// rendered.
 func Install(o Options) ([]*unstructured.Unstructured, error) {
 	cfg, err := gate.ParseConfiguration([]byte(o.Config))
 	if err != nil {
@@ -44,7 +70,14 @@ func Install(o Options) ([]*unstructured.Unstructured, error) {
 		return nil, err
 	}
 	admission, err := o.admission(cfg)
-	return append(workloads, admission...), err
+	if err != nil {
+		return nil, err
+	}
+	objects := append(workloads, admission...)
+	slices.SortStableFunc(objects, func(a, b *unstructured.Unstructured) int {
+		return cmp.Compare(slices.Index(Layers(), LayerOf(a)), slices.Index(Layers(), LayerOf(b)))
+	})
+	return objects, nil
 }
 
 // Workloads renders all but admission: the namespace, what runs in it, with which
@@ -98,14 +131,18 @@ func (o Options) parts() ([]part, error) {
 	if err != nil {
 		return nil, err
 	}
-	agent, err := agentObjects(cfg)
+	images := o.Images
+	if images == (Images{}) {
+		images = DefaultImages()
+	}
+	agent, err := agentObjects(cfg, images.Agent)
 	if err != nil {
 		return nil, err
 	}
 	parts := []part{
 		{"base/namespace.yaml", namespaceObjects()},
 		{"", []noted{{configMap(o.Config), nil}}},
-		{"base/controller.yaml", controllerObjects(cfg, o.Mutation)},
+		{"base/controller.yaml", controllerObjects(cfg, o.Mutation, images.Controller)},
 		{"base/agent.yaml", agent},
 		{"base/flowschema.yaml", []noted{flowSchema()}},
 	}

@@ -105,8 +105,8 @@ func TestTree_README(t *testing.T) {
 		return string(out)
 	}
 	images := strings.NewReplacer(
-		manifests.ControllerImage, "registry.example.com/nodegate/nodegate-controller:v0.1.0",
-		manifests.AgentImage, "registry.example.com/nodegate/nodegate-agent:v0.1.0")
+		manifests.DefaultImages().Controller, "registry.example.com/nodegate/nodegate-controller:v0.1.0",
+		manifests.DefaultImages().Agent, "registry.example.com/nodegate/nodegate-agent:v0.1.0")
 	if diff := gocmp.Diff(images.Replace(text(want)), text(got)); diff != "" {
 		t.Errorf("-rendered +kustomize:\n%s", diff)
 	}

@@ -63,6 +63,7 @@ Exit codes: 0 done, 1 failed, 2 changed but not seen to be in effect everywhere.
 	command.PersistentFlags().Lookup("cache-dir").DefValue = "" // it is in the caller's home
 	command.AddCommand(newModeCommands(o)...)
 	command.AddCommand(newBypassCommand(o))
+	command.AddCommand(newRenderCommand(o))
 	return command
 }
 

@@ -20,7 +20,7 @@ func run(t *testing.T, args ...string) (out, errOut string, code int) {
 
 func TestHelp(t *testing.T) {
 	var all strings.Builder
-	for _, command := range [][]string{nil, {"pause"}, {"observe"}, {"resume"}, {"bypass"}} {
+	for _, command := range [][]string{nil, {"pause"}, {"observe"}, {"resume"}, {"bypass"}, {"render"}} {
 		out, errOut, code := run(t, append(command, "--help")...)
 		if code != codeDone || errOut != "" {
 			t.Errorf("%v --help: exit code %d, %s", command, code, errOut)
