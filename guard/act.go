@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -22,6 +23,7 @@ const writeTimeout = 10 * time.Second
 func (g *Guard) act(ctx context.Context, node *corev1.Node, mode gate.Mode, steps []step) error {
 	g.endTroubles(steps)
 	if err := g.restrain(ctx, mode, steps); err != nil {
+		g.release(steps)
 		return err
 	}
 	switch mode {
@@ -57,7 +59,9 @@ func (g *Guard) enforce(ctx context.Context, node *corev1.Node, steps []step) er
 		g.memory.arming(s.in, s.decision)
 	}
 	if err := g.write(ctx, node, arm); err != nil {
-		g.release(arm)
+		if refused(err) {
+			g.release(arm)
+		}
 		return err
 	}
 	unseen := g.memory.unseenSince(node)
@@ -68,6 +72,14 @@ func (g *Guard) enforce(ctx context.Context, node *corev1.Node, steps []step) er
 	}
 	return nil
 }
+
+// refused reports whether the write was certainly not made.
+func refused(err error) bool {
+	return apierrors.IsConflict(err) || apierrors.IsNotFound(err) || apierrors.IsTooManyRequests(err) || denied(err)
+}
+
+// denied reports whether the API server does not let the guard write this.
+func denied(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) }
 
 // exposedSince is when it showed that the Node should be armed: when the trouble
 // began, when the guard was told of what shows it, or when it looked.
@@ -85,10 +97,10 @@ func exposedSince(s step, unseen time.Time) time.Time {
 // would stay so until the trouble is over.
 func (g *Guard) observe(steps []step) {
 	for _, s := range steps {
-		if !s.arm || s.in.trouble.actedFor != "" {
+		if !s.arm || s.in.trouble.counted {
 			continue
 		}
-		g.memory.acted(s.in, s.decision)
+		g.memory.counted(s.in)
 		g.Metrics.wouldArm(s.in.gate, s.reason)
 		g.log().Info("Would arm Node", "node", s.in.node.Name, "gate", s.in.gate.Name, "reason", s.reason, "message", s.message)
 	}

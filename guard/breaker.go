@@ -2,6 +2,7 @@ package guard
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,10 +20,12 @@ const (
 	fleetPercent  = 40
 	fleetMinimum  = 3
 
-	// Nodes that are held back look again at multiples of this, all together.
-	breakerStep = 5 * time.Second
-	// The breaker has closed again once it has refused nothing for this long.
+	// The breaker has closed again once it has refused nothing for this long. Within
+	// it Nodes that are held back ask again, at multiples of breakerStep, all
+	// together: the time until the first arm leaves the window may be too long, for
+	// a write may have failed or the fleet have grown.
 	breakerQuiet = 30 * time.Second
+	breakerStep  = 5 * time.Second
 )
 
 // fleetLimit is how many of so many governed Nodes may be armed within the window.
@@ -53,26 +56,27 @@ type arms struct {
 	count int
 }
 
-// take reserves the arming of a Node. If that would be too many, it returns when
-// to ask again.
-func (b *breaker) take(node string, now time.Time) (again time.Time, ok bool) {
+// take reserves the arming of a Node, and reports whether that counts one more: a
+// Node counts once, from when it was last armed. If it would be too many, it
+// returns when to ask again.
+func (b *breaker) take(node string, now time.Time) (more bool, again time.Time) {
 	b.lapse(now)
-	if _, counted := b.armed[node]; counted {
-		return time.Time{}, true
-	}
-	if b.count() >= b.limit {
+	_, counted := b.armed[node]
+	if !counted && b.count() >= b.limit {
 		b.tripped, b.refused = true, now
-		return b.frees(now), false
+		return false, now.Add(breakerQuiet - breakerStep).Truncate(breakerStep).Add(breakerStep)
 	}
 	if b.armed == nil {
 		b.armed = map[string]time.Time{}
 	}
 	b.armed[node] = now
-	b.announced--
-	return time.Time{}, true
+	if !counted {
+		b.announced--
+	}
+	return !counted, time.Time{}
 }
 
-// untake undoes a reservation that was not made use of.
+// untake undoes a reservation of one more that was not made use of.
 func (b *breaker) untake(node string) {
 	delete(b.armed, node)
 	b.announced++
@@ -84,14 +88,20 @@ func (b *breaker) announce() {
 	b.announced = min(max(1, b.limit/10), b.limit-b.count())
 }
 
-// lapse forgets what has left the window.
+// lapse forgets what has left the window. What was counted by a clock that was ahead
+// counts from now.
 func (b *breaker) lapse(now time.Time) {
 	for node, at := range b.armed {
-		if now.Sub(at) >= breakerWindow {
-			delete(b.armed, node)
+		if at.After(now) {
+			b.armed[node] = now
 		}
 	}
+	maps.DeleteFunc(b.armed, func(_ string, at time.Time) bool { return now.Sub(at) >= breakerWindow })
+	for i := range b.inherited {
+		b.inherited[i].at = earlier(b.inherited[i].at, now)
+	}
 	b.inherited = slices.DeleteFunc(b.inherited, func(a arms) bool { return now.Sub(a.at) >= breakerWindow })
+	b.refused = earlier(b.refused, now)
 	if b.tripped && b.count() < b.limit && now.Sub(b.refused) >= breakerQuiet {
 		b.tripped = false
 	}
@@ -104,18 +114,6 @@ func (b *breaker) count() int {
 		count += a.count
 	}
 	return count
-}
-
-// frees is when the first of them leaves the window.
-func (b *breaker) frees(now time.Time) time.Time {
-	oldest := now
-	for _, at := range b.armed {
-		oldest = earlier(oldest, at)
-	}
-	for _, a := range b.inherited {
-		oldest = earlier(oldest, a.at)
-	}
-	return oldest.Add(breakerWindow).Truncate(breakerStep).Add(breakerStep)
 }
 
 // String is what the Lease tells, for people and for the guard that follows:

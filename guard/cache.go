@@ -75,6 +75,7 @@ func trimPod(object any) (any, error) {
 	trimmed := &corev1.Pod{ObjectMeta: trimMeta(pod.ObjectMeta)}
 	trimmed.Labels = pod.Labels
 	trimmed.Spec.NodeName = pod.Spec.NodeName
+	trimmed.Status.Phase = pod.Status.Phase
 	for _, condition := range pod.Status.Conditions {
 		if condition.Type == corev1.PodReady {
 			trimmed.Status.Conditions = []corev1.PodCondition{{

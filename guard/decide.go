@@ -90,8 +90,9 @@ func decide(in input) decision {
 	for _, rule := range rules() {
 		reason, message, lookAgain := rule(in)
 		if reason != "" {
+			answered, until := in.answered(reason)
 			return decision{
-				reason: reason, message: message, arm: !in.answered(reason), since: in.began(reason), lookAgain: lookAgain,
+				reason: reason, message: message, arm: !answered, since: in.began(reason), lookAgain: earlier(lookAgain, until),
 			}
 		}
 		d.lookAgain = earlier(d.lookAgain, lookAgain)
@@ -219,13 +220,21 @@ func later(a, b time.Time) time.Time {
 
 // answered reports whether this trouble was acted on before and the agent, or in
 // its absence whoever opens Nodes where there are no heartbeats, has opened the
-// Node since. Arming it again would be a fight that nobody wins.
-func (in input) answered(reason Reason) bool {
+// Node since. Arming it again would be a fight that nobody wins. A heartbeat is an
+// answer until its ttl has passed since it was heard, whatever the clocks say.
+func (in input) answered(reason Reason) (answered bool, until time.Time) {
 	if !reason.byTime() || in.trouble.actedFor == "" {
-		return false
+		return false, time.Time{}
 	}
-	heartbeat := in.node.Annotations[in.gate.HeartbeatAnnotation()]
-	return heartbeat == "" || heartbeat != in.trouble.actedOn
+	hb, ok := in.heartbeat()
+	if !ok {
+		return len(in.pods) > 0, time.Time{}
+	}
+	until = in.trouble.heardAt.Add(hb.TTL)
+	if in.heartbeatValue() == in.trouble.actedOn || !in.now.Before(until) {
+		return false, time.Time{}
+	}
+	return true, until
 }
 
 // began is when a trouble that rests on time began.
@@ -244,13 +253,11 @@ func (in input) verdict() gate.Verdict { return gate.Judge(in.node, in.gate, in.
 
 // heartbeat is the Node's, if it is one.
 func (in input) heartbeat() (gate.Heartbeat, bool) {
-	value, ok := in.node.Annotations[in.gate.HeartbeatAnnotation()]
-	if !ok {
-		return gate.Heartbeat{}, false
-	}
-	hb, err := gate.ParseHeartbeat(value)
+	hb, err := gate.ParseHeartbeat(in.heartbeatValue())
 	return hb, err == nil
 }
+
+func (in input) heartbeatValue() string { return in.node.Annotations[in.gate.HeartbeatAnnotation()] }
 
 // bypass is the one in force.
 func (in input) bypass() (gate.Bypass, bool) {
@@ -290,6 +297,9 @@ func processOf(pod *corev1.Pod) string {
 }
 
 func podReady(pod *corev1.Pod) bool {
+	if pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded {
+		return false // whatever it said before
+	}
 	for _, condition := range pod.Status.Conditions {
 		if condition.Type == corev1.PodReady {
 			return condition.Status == corev1.ConditionTrue

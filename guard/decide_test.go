@@ -126,8 +126,12 @@ func template(change func(*corev1.PodSpec)) func(*input) {
 	return func(in *input) { change(&in.daemonSets[0].Spec.Template.Spec) }
 }
 
+// acted: the guard has armed for the reason, and has just heard what the Node now
+// carries.
 func acted(reason Reason, on string) func(*input) {
-	return func(in *input) { in.trouble.actedFor, in.trouble.actedOn = reason, on }
+	return func(in *input) {
+		in.trouble.actedFor, in.trouble.actedOn, in.trouble.heardAt = reason, on, in.now
+	}
 }
 
 func valueOf(change func(*input)) string {
@@ -264,17 +268,17 @@ func TestDecide(t *testing.T) {
 			in: newInput(at(expiry), acted(Expired, valueOf(func(*input) {}))), want: Expired,
 		},
 		"expired again, with another heartbeat: the clocks disagree": {
-			in: newInput(at(expiry), acted(Expired, "another")), want: Expired, answered: true,
+			in: newInput(at(expiry), acted(Expired, "another")), want: Expired, answered: true, lookAgain: expiry.Add(ttl),
 		},
 		"from the future again, with another heartbeat": {
 			in:       newInput(heartbeatOf(now.Add(time.Hour)), acted(FromFuture, "another")),
 			want:     FromFuture,
-			answered: true, lookAgain: now.Add(time.Hour - ttl),
+			answered: true, lookAgain: now.Add(ttl),
 		},
 		"no pod again, an agent whose clock is late has answered": {
 			in: newInput(missing(long.Add(9*time.Minute)), heartbeatOf(now.Add(-80*time.Second)), acted(AgentAbsent, "another")),
 			// Its time is before the trouble began, by its own clock.
-			want: AgentAbsent, answered: true,
+			want: AgentAbsent, answered: true, lookAgain: now.Add(ttl),
 		},
 		"an answer does not outweigh evidence": {
 			in:   newInput(heartbeat(func(hb *gate.Heartbeat) { hb.Ready = false }), acted(Expired, "another")),
@@ -292,8 +296,14 @@ func TestDecide(t *testing.T) {
 			want: AgentAbsent,
 		},
 		"alone: an agent without heartbeats that removed the taint is not fought": {
-			in:   newInput(alone, noHeartbeat, missing(now), at(now.Add(time.Hour)), acted(AgentAbsent, "")),
+			in: newInput(alone, noHeartbeat, missing(now), at(now.Add(time.Hour)), acted(AgentAbsent, ""), func(in *input) {
+				in.pods = []corev1.Pod{agentPod("agent-1", false)}
+			}),
 			want: AgentAbsent, answered: true,
+		},
+		"alone: the taint was removed, and there is no agent that may have done so": {
+			in:   newInput(alone, noHeartbeat, missing(now), at(now.Add(time.Hour)), acted(AgentAbsent, "")),
+			want: AgentAbsent,
 		},
 	}
 	for name, tc := range tests {
@@ -396,14 +406,6 @@ func TestShouldRun(t *testing.T) {
 				t.Errorf("shouldRun() = %t, want %t", got, tc.want)
 			}
 		})
-	}
-}
-
-func TestShouldRun_NotOneThatIsBeingDeleted(t *testing.T) {
-	in := newInput()
-	in.daemonSets[0].DeletionTimestamp = &metav1.Time{Time: now}
-	if shouldRun(&in.daemonSets[0], in.node, in.gate) {
-		t.Error("a DaemonSet that is being deleted belongs on a node")
 	}
 }
 

@@ -29,8 +29,9 @@ func (g *Guard) gather(ctx context.Context, node *corev1.Node, gt *gate.Gate, no
 	return in, nil
 }
 
-// daemonSets lists those that create the gate's agent pods, and says so if there
-// are none: then nothing is armed for an agent's silence or absence.
+// daemonSets lists those that create the gate's agent pods, which one that is being
+// deleted does not, and says so if there are none: then nothing is armed for an
+// agent's silence or absence.
 func (g *Guard) daemonSets(ctx context.Context, gt *gate.Gate) ([]appsv1.DaemonSet, error) {
 	var list appsv1.DaemonSetList
 	if err := g.Client.List(ctx, &list, client.InNamespace(gt.Agent.Namespace), client.UnsafeDisableDeepCopy); err != nil {
@@ -39,7 +40,7 @@ func (g *Guard) daemonSets(ctx context.Context, gt *gate.Gate) ([]appsv1.DaemonS
 	agent := labels.SelectorFromSet(gt.Agent.PodLabels)
 	var sets []appsv1.DaemonSet
 	for _, ds := range list.Items {
-		if agent.Matches(labels.Set(ds.Spec.Template.Labels)) {
+		if ds.DeletionTimestamp == nil && agent.Matches(labels.Set(ds.Spec.Template.Labels)) {
 			sets = append(sets, ds)
 		}
 	}

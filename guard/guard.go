@@ -36,6 +36,9 @@ const (
 	// every failure up to maxRetry.
 	minRetry = 50 * time.Millisecond
 	maxRetry = 10 * time.Second
+	// One that is denied is tried again after deniedRetry: who denies it is not in a
+	// hurry, and of a whole fleet these are many.
+	deniedRetry = 30 * time.Second
 )
 
 // Guard arms Nodes that are open against the rules of a gate. Client,

@@ -81,7 +81,7 @@ func (g *Guard) inherit(now time.Time) {
 	}
 	vacant, led := g.Lease.vacancy()
 	g.term.suspend = suspend(vacant, led, longest, parseSuspension(notices[gate.SuspendedAnnotation]), now)
-	if s := g.term.suspend; s.until.After(now) {
+	if s := g.term.suspend; s.holds(now) {
 		g.Metrics.suspended(true)
 		g.log().Warn("Nodes are not armed for Expired or AgentAbsent for now", "reason", s.reason, "until", s.until)
 		g.tellOfFleet(corev1.EventTypeWarning, "ExpirySuspended", "Suspend",
@@ -140,6 +140,7 @@ func (g *Guard) forgetRemoved(now map[string]tally) {
 		delete(g.term.agentless, name)
 		delete(g.term.shouting, name)
 		g.silent.forget(name)
+		g.memory.forgetGate(name)
 		g.Metrics.forget(name)
 	}
 }
@@ -147,7 +148,7 @@ func (g *Guard) forgetRemoved(now map[string]tally) {
 // endSuspension says that it is over, once. Nodes that were held back look again
 // by themselves.
 func (g *Guard) endSuspension(now time.Time) {
-	if g.term.suspend.until.IsZero() || g.term.suspend.until.After(now) {
+	if g.term.suspend.until.IsZero() || g.term.suspend.holds(now) {
 		return
 	}
 	g.term.suspend = suspension{}
@@ -251,33 +252,32 @@ func (g *Guard) restrain(ctx context.Context, mode gate.Mode, steps []step) erro
 func (g *Guard) permit(ctx context.Context, mode gate.Mode, s *step) (time.Time, error) {
 	g.term.mu.Lock()
 	defer g.term.mu.Unlock()
-	if until := g.term.suspend.until; until.After(s.in.now) {
-		return until, nil
+	if g.term.suspend.holds(s.in.now) {
+		return g.term.suspend.until, nil
 	}
 	if mode != gate.ModeEnforce {
 		return time.Time{}, nil
 	}
 	b := g.breaker(s.in.gate.Name)
-	counted, tripped := b.count(), b.tripped
-	again, ok := b.take(s.in.node.Name, s.in.now)
+	tripped := b.tripped
+	more, again := b.take(s.in.node.Name, s.in.now)
 	g.shout(s.in.gate.Name, b)
-	if !ok {
+	if !again.IsZero() {
 		if !tripped {
 			return again, g.publish(ctx)
 		}
 		return again, nil
 	}
-	s.reserved = b.count() > counted
+	s.reserved = more
 	if b.announced >= 0 {
 		return time.Time{}, nil
 	}
 	b.announce()
-	if err := g.publish(ctx); err != nil {
-		b.untake(s.in.node.Name)
-		b.announced = 0
-		return time.Time{}, err
+	err := g.publish(ctx)
+	if err != nil {
+		b.announced = -1 // this one is not told of, and is given back
 	}
-	return time.Time{}, nil
+	return time.Time{}, err
 }
 
 // release gives back what the breaker had reserved for a write that was not made.

@@ -1,16 +1,22 @@
 package guard
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -59,9 +65,8 @@ func (b *bench) copies(t *testing.T, count int, change func(*input)) {
 	}
 }
 
-// lookAtAll looks at every Node and returns how many are armed then, and how long
-// the others are held back at most.
-func (b *bench) lookAtAll(t *testing.T) (armed int, held time.Duration) {
+// lookAtAll looks at every Node and returns how many are armed then.
+func (b *bench) lookAtAll(t *testing.T) (armed int) {
 	t.Helper()
 	var nodes corev1.NodeList
 	if err := b.Client.List(t.Context(), &nodes); err != nil {
@@ -69,11 +74,9 @@ func (b *bench) lookAtAll(t *testing.T) (armed int, held time.Duration) {
 	}
 	for _, node := range nodes.Items {
 		key := client.ObjectKeyFromObject(&node)
-		result, err := b.Reconcile(t.Context(), reconcile.Request{NamespacedName: key})
-		if err != nil {
+		if _, err := b.Reconcile(t.Context(), reconcile.Request{NamespacedName: key}); err != nil {
 			t.Fatal(err)
 		}
-		held = max(held, result.RequeueAfter)
 		if err := b.Client.Get(t.Context(), key, &node); err != nil {
 			t.Fatal(err)
 		}
@@ -81,7 +84,7 @@ func (b *bench) lookAtAll(t *testing.T) (armed int, held time.Duration) {
 			armed++
 		}
 	}
-	return armed, held
+	return armed
 }
 
 func TestGuard_TheBreakerHoldsBack(t *testing.T) {
@@ -89,12 +92,9 @@ func TestGuard_TheBreakerHoldsBack(t *testing.T) {
 	b.tells()
 	b.copies(t, 19, func(*input) {})
 	b.clock.SetTime(now.Add(ttl))
-	armed, held := b.lookAtAll(t)
+	armed := b.lookAtAll(t)
 	if armed != 8 {
 		t.Errorf("armed %d of 20 Nodes whose agents fell silent, want 8", armed)
-	}
-	if held < breakerWindow || held > breakerWindow+breakerStep {
-		t.Errorf("the others are looked at again after %s", held)
 	}
 	b.expectMetrics(t, `
 # HELP nodegate_guard_breaker_tripped 1 while so many Nodes were armed for Expired and AgentAbsent that others have to wait; else 0.
@@ -104,13 +104,84 @@ nodegate_guard_breaker_tripped{gate="agent"} 1
 
 	// Evidence is not limited.
 	b.evident(t)
-	if armed, _ := b.lookAtAll(t); armed != 9 {
+	if armed := b.lookAtAll(t); armed != 9 {
 		t.Errorf("armed %d Nodes with one that shows evidence, want 9", armed)
 	}
 
-	b.clock.SetTime(now.Add(ttl + held))
-	if armed, _ := b.lookAtAll(t); armed != 17 {
+	b.clock.SetTime(now.Add(ttl + breakerWindow))
+	if armed := b.lookAtAll(t); armed != 17 {
 		t.Errorf("armed %d Nodes after the window, want 17", armed)
+	}
+}
+
+// TestGuard_TheBreakerCountsWhatMayHaveBeenDone: a write that was refused was not
+// made; of one that was not answered nobody knows.
+func TestGuard_TheBreakerCountsWhatMayHaveBeenDone(t *testing.T) {
+	nodes := schema.GroupResource{Resource: "nodes"}
+	for name, tc := range map[string]struct {
+		err  error
+		want int
+	}{
+		"a conflict":      {apierrors.NewConflict(nodes, nodeName, errors.New("changed")), 0},
+		"too many":        {apierrors.NewTooManyRequests("busy", 1), 0},
+		"forbidden":       {apierrors.NewForbidden(nodes, nodeName, errors.New("no")), 0},
+		"denied":          {apierrors.NewInvalid(schema.GroupKind{Kind: "Node"}, nodeName, nil), 0},
+		"gone":            {apierrors.NewNotFound(nodes, nodeName), 0},
+		"no answer":       {context.DeadlineExceeded, 1},
+		"etcd's timeout":  {apierrors.NewTimeoutError("etcd", 1), 1},
+		"an error inside": {apierrors.NewInternalError(errors.New("etcd")), 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, newInput(), interceptor.Funcs{
+				Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
+					return tc.err
+				},
+			})
+			b.clock.SetTime(now.Add(ttl))
+			_, _ = b.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Name: nodeName}})
+			if got := b.breaker(gate.DefaultName).count(); got != tc.want {
+				t.Errorf("counts %d, want %d", got, tc.want)
+			}
+		})
+	}
+}
+
+// noLeases is an API server that does not answer for Leases.
+type noLeases struct {
+	coordinationv1client.LeaseInterface
+}
+
+func (noLeases) Get(context.Context, string, metav1.GetOptions) (*coordinationv1.Lease, error) {
+	return nil, context.DeadlineExceeded
+}
+
+// TestGuard_WhatCannotBeToldIsNotDone: where the Lease cannot be written, nothing is
+// armed for silence and nothing counted, of no gate.
+func TestGuard_WhatCannotBeToldIsNotDone(t *testing.T) {
+	b := newBench(t, newInput(), interceptor.Funcs{})
+	b.Lease = &Lease{client: noLeases{}}
+	cfg := gate.Default()
+	second := cfg.Gates[0]
+	second.Name, second.Taint.Key = "second", "example.com/second"
+	cfg.Gates = append(cfg.Gates, second)
+	b.Configuration = func() *gate.Configuration { return cfg }
+	b.update(t, func(in *input) {
+		in.node.Annotations[second.HeartbeatAnnotation()] = in.node.Annotations[in.gate.HeartbeatAnnotation()]
+	})
+	b.look(t)
+	b.breaker(gate.DefaultName).announced = 1 // of this gate, one was told of ahead
+	b.clock.SetTime(now.Add(ttl))
+	for range 3 {
+		if _, err := b.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Name: nodeName}}); err == nil {
+			t.Error("armed for silence though the Lease was not written")
+		}
+	}
+	b.expectTaints(t)
+	if first := b.breaker(gate.DefaultName); first.count() != 0 || first.announced != 1 {
+		t.Errorf("of the first gate counts %d, %d told ahead", first.count(), first.announced)
+	}
+	if second := b.breaker("second"); second.count() != 0 || second.announced != 0 {
+		t.Errorf("of the second gate counts %d, %d told ahead", second.count(), second.announced)
 	}
 }
 
@@ -149,6 +220,20 @@ func TestGuard_SuspensionHoldsBack(t *testing.T) {
 	}
 	b.expectTaints(t)
 	b.update(t, heartbeat(func(hb *gate.Heartbeat) { hb.Ready = false }))
+	b.look(t)
+	b.expectTaints(t, gateTaint)
+}
+
+// TestGuard_SuspensionDoesNotFollowAClock: the API server's clock was a day ahead
+// when the guard began, and is set right.
+func TestGuard_SuspensionDoesNotFollowAClock(t *testing.T) {
+	b := newBench(t, newInput(), interceptor.Funcs{})
+	b.look(t)
+	b.term.suspend = suspension{until: now.Add(24 * time.Hour), reason: "a test"}
+	b.clock.SetTime(now.Add(ttl))
+	if err := b.patrol(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	b.look(t)
 	b.expectTaints(t, gateTaint)
 }
@@ -195,6 +280,25 @@ nodegate_guard_agentless_nodes{gate="agent"} %d
 	metric(0)
 }
 
+// TestGuard_ADaemonSetThatIsBeingDeletedIsNone: that is said once, and not of every
+// Node, however long it takes.
+func TestGuard_ADaemonSetThatIsBeingDeletedIsNone(t *testing.T) {
+	b := newBench(t, newInput(func(in *input) { in.daemonSets[0].Finalizers = []string{"foregroundDeletion"} }), interceptor.Funcs{})
+	b.tells()
+	b.Lease = &Lease{client: noLeases{}, key: types.NamespacedName{Name: "lease"}}
+	b.copies(t, 3, func(*input) {})
+	if err := b.Client.Delete(t.Context(), agentDaemonSet()); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 {
+		b.clock.SetTime(now.Add(time.Duration(i) * Grace))
+		_ = b.patrol(t.Context()) // there is no Lease to write
+	}
+	if told := b.told(); len(told) != 1 || !strings.HasPrefix(told[0], "lease|Warning|NoAgentDaemonSet|") {
+		t.Errorf("told %q", told)
+	}
+}
+
 func TestGuard_ForgetsRemovedGates(t *testing.T) {
 	b := newBench(t, newInput(noDaemonSet), interceptor.Funcs{})
 	cfg := gate.Default()
@@ -213,6 +317,22 @@ nodegate_guard_agent_daemonset_missing{gate="other"} 1
 # TYPE nodegate_guard_breaker_tripped gauge
 nodegate_guard_breaker_tripped{gate="other"} 0
 `, "nodegate_guard_agent_daemonset_missing", "nodegate_guard_breaker_tripped")
+	if troubles := b.memory.nodes[nodeName].gates; troubles[gate.DefaultName] != nil {
+		t.Errorf("remembers of a gate that is gone %+v", troubles)
+	}
+}
+
+// TestGuard_NarratesARecreatedNode: a watch that skips its deletion shows the Node
+// that was deleted and the one that was created as two states of one.
+func TestGuard_NarratesARecreatedNode(t *testing.T) {
+	b := newBench(t, newInput(), interceptor.Funcs{})
+	b.tells()
+	b.look(t)
+	recreated := newInput(noHeartbeat, taint(gate.DefaultTaintKey, corev1.TaintEffectNoSchedule), func(in *input) { in.node.UID = "another" })
+	b.saw(b.node(t), recreated.node)
+	if told := b.told(); len(told) != 1 || !strings.HasPrefix(told[0], "worker-1|Normal|Created|") {
+		t.Errorf("told %q", told)
+	}
 }
 
 // TestGuard_Narrates what it sees, whoever does it; of its own arms it knows why.

@@ -19,10 +19,15 @@ type trouble struct {
 	missingSince time.Time
 	// running are the agent's processes that ran when last looked at.
 	running []string
-	// actedFor is the reason that was acted on in the trouble that lasts, actedOn
-	// the heartbeat that the Node carried then.
+	// actedFor is the reason for which the Node was armed in the trouble that lasts,
+	// actedOn the heartbeat that it carried then.
 	actedFor Reason
 	actedOn  string
+	// counted says that the trouble was counted as one for which it would be armed.
+	counted bool
+	// heard is the Node's heartbeat, heardAt since when it carries that.
+	heard   string
+	heardAt time.Time
 	// arming is what is being written, or was last: the Node's resourceVersion that
 	// it rests on, and why.
 	arming arming
@@ -64,14 +69,18 @@ func (m *memory) look(in input) trouble {
 	// begins an absence of its own, which no heartbeat from before answers.
 	ended := slices.ContainsFunc(t.running, func(process string) bool { return !slices.Contains(running, process) })
 	t.running = running
+	if beat := in.heartbeatValue(); t.heard != beat || t.heardAt.IsZero() || t.heardAt.After(in.now) {
+		t.heard, t.heardAt = beat, in.now
+	}
 	switch {
 	case !missing:
 		t.missingSince = time.Time{}
-	case t.missingSince.IsZero() || ended:
+	case t.missingSince.IsZero() || ended || t.missingSince.After(in.now): // by a clock that was ahead
 		t.missingSince = in.now
 	default:
-		// A pod that was Ready in between, too briefly to be seen so.
-		if at := lost(t.missingSince); at.After(t.missingSince) {
+		// A pod that was Ready in between, too briefly to be seen so. Its node's clock
+		// says when.
+		if at := lost(t.missingSince); at.After(t.missingSince) && !at.After(in.now) {
 			t.missingSince = at
 		}
 	}
@@ -124,7 +133,14 @@ func (m *memory) acted(in input, d decision) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	t := m.of(in.node, in.gate)
-	t.actedFor, t.actedOn = d.reason, in.node.Annotations[in.gate.HeartbeatAnnotation()]
+	t.actedFor, t.actedOn = d.reason, in.heartbeatValue()
+}
+
+// counted notes that the trouble was counted.
+func (m *memory) counted(in input) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.of(in.node, in.gate).counted = true
 }
 
 // over notes that nothing is wrong any more with a Node that is open.
@@ -132,7 +148,7 @@ func (m *memory) over(in input) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	t := m.of(in.node, in.gate)
-	t.actedFor, t.actedOn = "", ""
+	t.actedFor, t.actedOn, t.counted = "", "", false
 }
 
 // forget drops a Node that is gone.
@@ -140,6 +156,15 @@ func (m *memory) forget(node string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.nodes, node)
+}
+
+// forgetGate drops a gate that is not configured any more.
+func (m *memory) forgetGate(name string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, r := range m.nodes {
+		delete(r.gates, name)
+	}
 }
 
 func (m *memory) node(node *corev1.Node) *remembered {

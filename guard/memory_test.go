@@ -26,15 +26,42 @@ func TestMemory_ReadyInBetween(t *testing.T) {
 		change func(*input)
 		want   time.Time
 	}{
-		"Ready in between":           {pod(before, after), after},
-		"not Ready all the time":     {pod(before, before), now},
-		"another pod, not Ready yet": {pod(after, after), now},
+		"Ready in between":                {pod(before, after), after},
+		"not Ready all the time":          {pod(before, before), now},
+		"another pod, not Ready yet":      {pod(after, after), now},
+		"by a node's clock that is ahead": {pod(before, now.Add(24*time.Hour)), now},
 	} {
 		var m memory
 		m.look(newInput(noPods))
 		if got := m.look(newInput(tc.change, at(now.Add(20*time.Second)))).missingSince; !got.Equal(tc.want) {
 			t.Errorf("%s: missing since %s, want %s", name, got, tc.want)
 		}
+	}
+}
+
+// TestMemory_APodThatHasEnded serves no more, whatever else it says of itself.
+func TestMemory_APodThatHasEnded(t *testing.T) {
+	for _, phase := range []corev1.PodPhase{corev1.PodFailed, corev1.PodSucceeded} {
+		var m memory
+		in := newInput(func(in *input) { in.pods[0].Status.Phase = phase })
+		pod, err := trimPod(&in.pods[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		in.pods = []corev1.Pod{*pod.(*corev1.Pod)}
+		if got := m.look(in).missingSince; !got.Equal(now) {
+			t.Errorf("%s: missing since %s, want %s", phase, got, now)
+		}
+	}
+}
+
+// TestMemory_AClockThatWasAhead: an absence that began by a clock that was ahead
+// begins when that is set right.
+func TestMemory_AClockThatWasAhead(t *testing.T) {
+	var m memory
+	m.look(newInput(noPods, at(now.Add(24*time.Hour))))
+	if got := m.look(newInput(noPods)).missingSince; !got.Equal(now) {
+		t.Errorf("missing since %s, want %s", got, now)
 	}
 }
 

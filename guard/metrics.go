@@ -19,6 +19,7 @@ type Metrics struct {
 	seenOpenedTotal *prometheus.CounterVec
 	exposure        *prometheus.HistogramVec
 	conflictsTotal  prometheus.Counter
+	deniedTotal     prometheus.Counter
 	droppedTotal    prometheus.Counter
 	noDaemonSet     *prometheus.GaugeVec
 	agentlessNodes  *prometheus.GaugeVec
@@ -54,6 +55,10 @@ func NewMetrics() *Metrics {
 			Name: metricsPrefix + "conflicts_total",
 			Help: "Writes that were decided anew because somebody else wrote the Node at the same time.",
 		}),
+		deniedTotal: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: metricsPrefix + "denied_total",
+			Help: "Writes that the API server denied: a right is missing, or a policy is in the way.",
+		}),
 		droppedTotal: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: metricsPrefix + "events_dropped_total",
 			Help: "Events that were not written because too many were waiting.",
@@ -81,7 +86,7 @@ func NewMetrics() *Metrics {
 func (m *Metrics) Register(registry prometheus.Registerer) error {
 	var faults []error
 	for _, collector := range []prometheus.Collector{
-		m.armedTotal, m.wouldArmTotal, m.seenArmedTotal, m.seenOpenedTotal, m.exposure, m.conflictsTotal, m.droppedTotal,
+		m.armedTotal, m.wouldArmTotal, m.seenArmedTotal, m.seenOpenedTotal, m.exposure, m.conflictsTotal, m.deniedTotal, m.droppedTotal,
 		m.noDaemonSet, m.agentlessNodes, m.tripped, m.suspension,
 	} {
 		faults = append(faults, registry.Register(collector))
@@ -115,6 +120,12 @@ func (m *Metrics) saw(g *gate.Gate, c change) {
 func (m *Metrics) conflict() {
 	if m != nil {
 		m.conflictsTotal.Inc()
+	}
+}
+
+func (m *Metrics) deny() {
+	if m != nil {
+		m.deniedTotal.Inc()
 	}
 }
 

@@ -79,6 +79,9 @@ func (g *Guard) saw(before, after *corev1.Node) {
 	if !g.term.leading.Load() {
 		return
 	}
+	if before != nil && before.UID != after.UID {
+		before = nil // it was deleted, and another one created
+	}
 	now, cfg := g.now(), g.configuration()
 	g.memory.changed(after, now)
 	for i := range cfg.Gates {

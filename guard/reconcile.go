@@ -47,6 +47,11 @@ func (g *Guard) Reconcile(ctx context.Context, request reconcile.Request) (recon
 			g.memory.seen(node, unseen)
 			return g.nextLook(steps), nil
 		}
+		if denied(err) {
+			g.Metrics.deny()
+			g.log().Error("Node cannot be armed", "node", node.Name, "error", err)
+			return reconcile.Result{RequeueAfter: deniedRetry}, nil
+		}
 		if !apierrors.IsConflict(err) || attempt == attempts {
 			return g.gone(request.Name, err)
 		}

@@ -265,6 +265,24 @@ nodegate_guard_would_arm_total{gate="agent",reason="AgentAbsent"} 1
 `, "nodegate_guard_would_arm_total", "nodegate_guard_armed_total")
 }
 
+// TestGuard_WhatWasObservedIsArmed as soon as the mode is enforce, for an agent that
+// writes no heartbeat too.
+func TestGuard_WhatWasObservedIsArmed(t *testing.T) {
+	b := newBench(t, newInput(alone, noHeartbeat, func(in *input) { in.pods[0] = agentPod("agent-1", false) }), interceptor.Funcs{})
+	b.mode = gate.ModeObserve
+	b.look(t)
+	b.clock.SetTime(now.Add(Grace))
+	b.look(t)
+	b.expectMetrics(t, `
+# HELP nodegate_guard_would_arm_total Nodes that the guard would have armed in the mode enforce, by gate and reason, each trouble once; counted in the mode observe.
+# TYPE nodegate_guard_would_arm_total counter
+nodegate_guard_would_arm_total{gate="agent",reason="AgentAbsent"} 1
+`, "nodegate_guard_would_arm_total")
+	b.mode = gate.ModeEnforce
+	b.look(t)
+	b.expectTaints(t, gateTaint)
+}
+
 func TestGuard_PausedDoesAndCountsNothing(t *testing.T) {
 	b := newBench(t, newInput(rawHeartbeat("")), interceptor.Funcs{})
 	b.mode = gate.ModePaused
@@ -367,6 +385,36 @@ nodegate_guard_armed_total{gate="agent",reason="Malformed"} 1
 `, "nodegate_guard_armed_total")
 }
 
+// TestGuard_ADeniedWriteIsTriedAgainSlowly: a policy that forbids the taint, or a right
+// that is missing, does not go away by asking.
+func TestGuard_ADeniedWriteIsTriedAgainSlowly(t *testing.T) {
+	for name, err := range map[string]error{
+		"a right is missing": apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, nodeName, errors.New("no")),
+		"a policy denies":    apierrors.NewInvalid(schema.GroupKind{Kind: "Node"}, nodeName, nil),
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, newInput(rawHeartbeat("")), interceptor.Funcs{
+				Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
+					return err
+				},
+			})
+			for range 2 {
+				if after := b.look(t); after != deniedRetry {
+					t.Errorf("tries again after %s, want %s", after, deniedRetry)
+				}
+			}
+			if count := strings.Count(b.logged.String(), "level=ERROR"); count != 2 {
+				t.Errorf("said %d times, want 2:\n%s", count, b.logged)
+			}
+			b.expectMetrics(t, `
+# HELP nodegate_guard_denied_total Writes that the API server denied: a right is missing, or a policy is in the way.
+# TYPE nodegate_guard_denied_total counter
+nodegate_guard_denied_total 2
+`, "nodegate_guard_denied_total")
+		})
+	}
+}
+
 func TestPredicates(t *testing.T) {
 	node := func(changes ...func(*input)) *corev1.Node { in := newInput(changes...); return in.node }
 	pod := func(change func(*corev1.Pod)) *corev1.Pod { p := agentPod("agent-1", true); change(&p); return &p }
@@ -438,6 +486,32 @@ func TestGuard_ANodeThatIsGoneIsForgotten(t *testing.T) {
 	if len(b.memory.nodes) != 0 {
 		t.Errorf("remembers %v", b.memory.nodes)
 	}
+}
+
+// TestGuard_ADeadAgentIsNoAnswer: an agent whose clock is late answered, and was let
+// be. When it falls silent it is armed, a ttl after it was last heard.
+func TestGuard_ADeadAgentIsNoAnswer(t *testing.T) {
+	b := newBench(t, newInput(at(now.Add(ttl))), interceptor.Funcs{})
+	b.look(t)
+	b.expectTaints(t, gateTaint)
+	for i := range 5 {
+		beat := now.Add(time.Duration(i+1) * 30 * time.Second)
+		b.clock.SetTime(beat.Add(2 * ttl))
+		b.update(t, heartbeatOf(beat))
+		b.update(t, func(in *input) { in.node.Spec.Taints = nil })
+		if after := b.look(t); after != ttl {
+			t.Errorf("looks again after %s, want %s", after, ttl)
+		}
+		b.expectTaints(t)
+	}
+	b.clock.SetTime(b.clock.Now().Add(ttl - time.Second))
+	if after := b.look(t); after != time.Second {
+		t.Errorf("looks again after %s, want 1s", after)
+	}
+	b.expectTaints(t)
+	b.clock.SetTime(b.clock.Now().Add(time.Second))
+	b.look(t)
+	b.expectTaints(t, gateTaint)
 }
 
 func TestGuard_ZeroValue(t *testing.T) {

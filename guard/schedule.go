@@ -27,10 +27,10 @@ func mayStay(ds *appsv1.DaemonSet, node *corev1.Node, g *gate.Gate) bool {
 }
 
 // fits reports whether a pod of the DaemonSet fits the Node, as far as taints of
-// these effects go. A DaemonSet that is being deleted fits nowhere.
+// these effects go.
 func fits(ds *appsv1.DaemonSet, node *corev1.Node, g *gate.Gate, effects ...corev1.TaintEffect) bool {
 	pod := &ds.Spec.Template.Spec
-	if ds.DeletionTimestamp != nil || pod.NodeName != "" && pod.NodeName != node.Name {
+	if pod.NodeName != "" && pod.NodeName != node.Name {
 		return false
 	}
 	wanted, err := nodeaffinity.NewRequiredNodeAffinity(pod.NodeSelector, pod.Affinity).Match(node)

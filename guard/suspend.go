@@ -31,10 +31,17 @@ func suspend(vacant time.Duration, led bool, longest time.Duration, published su
 			until:  now.Add(longest),
 			reason: fmt.Sprintf("nobody led, or the API server did not answer, for %s", vacant.Round(time.Second)),
 		}
-	case published.until.After(now):
+	case published.holds(now):
 		return published
 	}
 	return suspension{}
+}
+
+// holds reports whether it is in force. One that would last longer than any can was
+// not begun by this clock, but by one that was ahead, or by hand.
+func (s suspension) holds(now time.Time) bool {
+	left := s.until.Sub(now)
+	return left > 0 && left <= intervalOf(gate.MaxTTL)
 }
 
 // String is what the Lease tells.
