@@ -2,6 +2,7 @@ package nodegate_test
 
 import (
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -36,20 +37,36 @@ func TestREADME_IsTrue(t *testing.T) {
 	}
 }
 
-// TestDocs_Configurations: the configurations in docs/checks.md are some.
+// TestDocs_Configurations: the configurations in the guides are some, and so are
+// the profiles.
 func TestDocs_Configurations(t *testing.T) {
-	data, err := os.ReadFile("docs/checks.md")
-	if err != nil {
-		t.Fatal(err)
+	examples := map[string]int{"docs/checks.md": 1, "docs/configure.md": 2}
+	for file, want := range examples {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, example := range strings.Split(string(data), "```yaml\n")[1:] {
+			example, _, _ := strings.Cut(example, "```")
+			if !strings.HasPrefix(example, "apiVersion: nodegate.io/") {
+				continue
+			}
+			want--
+			if _, err := gate.ParseConfiguration([]byte(example)); err != nil {
+				t.Errorf("%s: %v in\n%s", file, err, example)
+			}
+		}
+		if want != 0 {
+			t.Errorf("%s has another number of configurations, by %d", file, -want)
+		}
 	}
-	examples := strings.Split(string(data), "```yaml\n")[1:]
-	if len(examples) == 0 {
-		t.Error("there are none")
+	profiles, err := filepath.Glob("manifests/profiles/*.yaml")
+	if err != nil || len(profiles) == 0 {
+		t.Fatalf("looking for profiles: found %d, %v", len(profiles), err)
 	}
-	for _, example := range examples {
-		example, _, _ := strings.Cut(example, "```")
-		if _, err := gate.ParseConfiguration([]byte(example)); err != nil {
-			t.Errorf("%v in\n%s", err, example)
+	for _, profile := range profiles {
+		if _, err := gate.LoadConfiguration(profile); err != nil {
+			t.Error(err)
 		}
 	}
 }

@@ -10,34 +10,40 @@ import (
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/nodegate/nodegate/gate"
 	"github.com/nodegate/nodegate/manifests"
 )
 
-// config is what the controller reads. Where its checks look is of no account: the
-// agents have configurations of their own, for that depends on the node.
-const config = `apiVersion: nodegate.io/v1alpha1
+// defaultConfig is what is installed if nothing else is asked for.
+const defaultConfig = `apiVersion: nodegate.io/v1alpha1
 kind: Configuration
 gates:
 - name: agent
   taint: {key: nodegate.io/agent-not-ready}
   checks:
-  - socket: {path: /run/example/cni.sock}
+  - socket: {path: /run/example/mesh.sock}
+  - conflist: {pluginType: mesh-cni}
 `
 
 // install applies what an installation has besides admission. Controllers that would
 // make pods of the Deployment do not run: the controller is a process here.
 func (w *World) install(ctx context.Context) error {
-	if err := os.WriteFile(w.configFile(), []byte(config), 0o600); err != nil {
+	if err := os.WriteFile(w.configFile(), []byte(w.options.Config), 0o600); err != nil {
 		return fmt.Errorf("writing configuration: %w", err)
 	}
-	objects, err := manifests.Workloads(manifests.Options{Config: config})
+	objects, err := manifests.Workloads(manifests.Options{Config: w.options.Config})
 	if err != nil {
 		return err
 	}
 	for _, object := range objects {
+		if err := w.makeNamespace(ctx, object.GetNamespace()); err != nil {
+			return err
+		}
 		switch object.GetKind() {
 		case "ConfigMap":
 			object.SetAnnotations(map[string]string{gate.InstalledAtAnnotation: time.Now().UTC().Format(gate.TimeLayout)})
@@ -48,6 +54,19 @@ func (w *World) install(ctx context.Context) error {
 		}
 	}
 	return w.cluster.Apply(ctx, objects)
+}
+
+// makeNamespace makes the namespace of a gated agent, which was there before
+// nodegate was.
+func (w *World) makeNamespace(ctx context.Context, name string) error {
+	if name == "" || name == gate.Namespace {
+		return nil
+	}
+	_, err := w.Admin.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("making namespace %q: %w", name, err)
+	}
+	return nil
 }
 
 // mountToken adds the volume that the ServiceAccount admission would, which tests

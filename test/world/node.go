@@ -4,7 +4,6 @@ package world
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -16,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/client-go/rest"
 
@@ -24,18 +24,15 @@ import (
 	"github.com/nodegate/nodegate/test/kubelet"
 )
 
-// PluginType is the chained CNI plugin that the gate's agent looks for.
-const PluginType = "mesh-cni"
-
 // mainPlugin is the network's own.
 const mainPlugin = `{"type": "bridge", "bridge": "cni0"}`
 
 // The files of a node, below its folder.
 const (
 	bootIDFile  = "boot_id"
-	socketFile  = "mesh.sock"
 	netFolder   = "net.d"
 	binFolder   = "bin"
+	configFile  = "config.yaml"
 	ownConflist = "10-base.conflist"
 	foreignConf = "05-other.conf"
 )
@@ -51,11 +48,20 @@ type Node struct {
 	world   *World
 	dir     string
 	kubelet *kubelet.Kubelet
-	socket  net.Listener
+	// checks are the gate's, as they look into this node.
+	checks []gate.Check
+	// plugin is the type of the chained plugin, empty where no check looks for one.
+	plugin string
+	// endpoints are what the gated agent serves, by the name of the check.
+	endpoints map[string]net.Listener
+	ports     map[string]int32
 
 	mu     sync.Mutex
 	agent  *program
+	pod    types.UID
 	health string
+	// ready is the readiness probe of all pods but the agent's.
+	ready func(*corev1.Pod) bool
 }
 
 // NewNode returns a machine that is switched off, and whose Node object does not
@@ -63,7 +69,10 @@ type Node struct {
 func (w *World) NewNode(name string) (*Node, error) { return w.newNode(kubelet.Options{Name: name}) }
 
 func (w *World) newNode(o kubelet.Options) (*Node, error) {
-	n := &Node{Name: o.Name, world: w, dir: filepath.Join(w.options.Dir, nodeFolder, o.Name)}
+	n := &Node{
+		Name: o.Name, world: w, dir: filepath.Join(w.options.Dir, nodeFolder, o.Name),
+		endpoints: map[string]net.Listener{}, ports: map[string]int32{}, ready: func(*corev1.Pod) bool { return true },
+	}
 	if err := n.makeFiles(); err != nil {
 		return nil, err
 	}
@@ -88,80 +97,56 @@ func (n *Node) path(elements ...string) string {
 	return filepath.Join(slices.Concat([]string{n.dir}, elements)...)
 }
 
-// makeFiles lays out the node's folder: a network without the gated plugin, and
-// the plugin's binary.
+// makeFiles lays out the node's folder: a network without the gated plugin, the
+// plugin's binary, and the agent's configuration.
 func (n *Node) makeFiles() error {
 	for _, folder := range []string{netFolder, binFolder} {
 		if err := os.MkdirAll(n.path(folder), 0o700); err != nil {
 			return fmt.Errorf("making folder: %w", err)
 		}
 	}
-	config := fmt.Sprintf(`apiVersion: %s
-kind: %s
-gates:
-- name: %s
-  taint: {key: %s}
-  checks:
-  - socket: {path: %s}
-  - conflist: {pluginType: %s, dir: %s, binDir: %s}
-`, gate.APIVersion, gate.Kind, n.world.Gate.Name, n.world.Gate.Taint.Key,
-		n.path(socketFile), PluginType, n.path(netFolder), n.path(binFolder))
-	return errors.Join(
-		os.WriteFile(n.path("config.yaml"), []byte(config), 0o600),
-		os.WriteFile(n.path(binFolder, PluginType), []byte("#!/bin/sh\nexit 0\n"), 0o700),
-		n.writeConflist(mainPlugin),
-	)
+	if err := n.Configure(func(*gate.Check) {}); err != nil {
+		return err
+	}
+	if n.plugin != "" {
+		if err := os.WriteFile(n.path(binFolder, n.plugin), []byte("#!/bin/sh\nexit 0\n"), 0o700); err != nil {
+			return err
+		}
+	}
+	return n.writeConflist(mainPlugin)
 }
 
 // writeConflist replaces the CNI configuration in one step, as installers do.
 func (n *Node) writeConflist(plugins string) error {
-	return n.replace(ownConflist, baseList(plugins))
+	return n.replace(filepath.Join(netFolder, ownConflist), baseList(plugins))
 }
 
 func baseList(plugins string) string {
 	return fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "base", "plugins": [%s]}`, plugins)
 }
 
+// replace writes a file of the node in one step.
 func (n *Node) replace(name, content string) error {
-	temporary := n.path(name + ".new")
+	temporary := n.path("new")
 	if err := os.WriteFile(temporary, []byte(content), 0o600); err != nil {
 		return err
 	}
-	return os.Rename(temporary, n.path(netFolder, name))
+	return os.Rename(temporary, n.path(name))
 }
 
 // Chain puts the plugin behind the main plugin.
 func (n *Node) Chain() error {
-	return n.writeConflist(fmt.Sprintf("%s, {\"type\": %q}", mainPlugin, PluginType))
+	return n.writeConflist(fmt.Sprintf("%s, {\"type\": %q}", mainPlugin, n.plugin))
 }
 
 // Strip is another CNI that brings its own configuration: a single plugin, in
 // front of all others. Nothing can be chained in it, so that no agent mends it.
 func (n *Node) Strip() error {
-	return n.replace(foreignConf, `{"cniVersion": "1.0.0", "name": "other", "type": "ptp"}`)
+	return n.replace(filepath.Join(netFolder, foreignConf), `{"cniVersion": "1.0.0", "name": "other", "type": "ptp"}`)
 }
 
 // Unstrip removes the other CNI's file.
 func (n *Node) Unstrip() error { return os.Remove(n.path(netFolder, foreignConf)) }
-
-// Serve starts the gated agent: it accepts connections on its socket.
-func (n *Node) Serve() error {
-	socket, err := net.Listen("unix", n.path(socketFile))
-	if err != nil {
-		return fmt.Errorf("listening: %w", err)
-	}
-	n.socket = socket
-	go func() {
-		for {
-			connection, err := socket.Accept()
-			if err != nil {
-				return
-			}
-			_ = connection.Close()
-		}
-	}()
-	return nil
-}
 
 // Boot starts the kubelet, in a new boot, and nothing else.
 func (n *Node) Boot() error {
@@ -176,10 +161,7 @@ func (n *Node) Boot() error {
 func (n *Node) Crash() {
 	n.kubelet.Stop()
 	n.KillAgent()
-	if n.socket != nil {
-		_ = n.socket.Close()
-		n.socket = nil
-	}
+	n.StopServing()
 }
 
 // StartAgent runs the gate's agent as the pod that the DaemonSet made for this
@@ -205,14 +187,14 @@ func (n *Node) StartAgent(ctx context.Context) error {
 		return err
 	}
 	agent, err := n.world.start(name, filepath.Join(n.world.options.Programs, "nodegate-agent"),
-		"--config="+n.path("config.yaml"), "--kubeconfig="+kubeconfig, "--node-name="+n.Name, "--pod-uid="+string(pod.UID),
+		"--config="+n.path(configFile), "--kubeconfig="+kubeconfig, "--node-name="+n.Name, "--pod-uid="+string(pod.UID),
 		"--boot-id-path="+n.path(bootIDFile), "--health-address="+health, "--metrics-address=0")
 	if err != nil {
 		return err
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.agent, n.health = agent, health
+	n.agent, n.pod, n.health = agent, pod.UID, health
 	return nil
 }
 
@@ -244,6 +226,22 @@ func (n *Node) AwaitAgentReady(ctx context.Context) error {
 	return nil
 }
 
+// AwaitAgentReplaced waits for the node to have another agent pod than the one that
+// the agent was last run as.
+func (n *Node) AwaitAgentReplaced(ctx context.Context) error {
+	n.mu.Lock()
+	former := n.pod
+	n.mu.Unlock()
+	err := cluster.Await(ctx, func(ctx context.Context) (bool, error) {
+		pod, err := n.agentPod(ctx)
+		return err == nil && pod.UID != former, err
+	})
+	if err != nil {
+		return fmt.Errorf("waiting for another agent pod on node %q: %w", n.Name, err)
+	}
+	return nil
+}
+
 // StopAgent ends the gate's agent as the end of its pod does.
 func (n *Node) StopAgent() { n.endAgent((*program).stop) }
 
@@ -266,11 +264,14 @@ func (n *Node) agentPod(ctx context.Context) (*corev1.Pod, error) {
 			LabelSelector: labels.SelectorFromSet(n.world.Gate.Agent.PodLabels).String(),
 			FieldSelector: fields.OneTermEqualSelector("spec.nodeName", n.Name).String(),
 		})
-		if err != nil || len(pods.Items) == 0 {
+		if err != nil {
 			return false, err
 		}
-		found = &pods.Items[0]
-		return true, nil
+		i := slices.IndexFunc(pods.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp == nil })
+		if i >= 0 {
+			found = &pods.Items[i]
+		}
+		return i >= 0, nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("waiting for an agent pod on node %q: %w", n.Name, err)
@@ -278,15 +279,23 @@ func (n *Node) agentPod(ctx context.Context) (*corev1.Pod, error) {
 	return found, nil
 }
 
+// SetReadiness has a readiness probe of all pods but the gate's agent. At first, all
+// are ready.
+func (n *Node) SetReadiness(ready func(*corev1.Pod) bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.ready = ready
+}
+
 // podReady is the readiness probe of the node's pods. The agent's asks the agent;
 // all others are ready.
 func (n *Node) podReady(ctx context.Context, pod *corev1.Pod) bool {
-	if !labels.SelectorFromSet(n.world.Gate.Agent.PodLabels).Matches(labels.Set(pod.Labels)) {
-		return true
-	}
 	n.mu.Lock()
-	health := n.health
+	health, others := n.health, n.ready
 	n.mu.Unlock()
+	if !labels.SelectorFromSet(n.world.Gate.Agent.PodLabels).Matches(labels.Set(pod.Labels)) {
+		return others(pod)
+	}
 	if health == "" {
 		return false
 	}

@@ -45,7 +45,7 @@ func (n *Node) AwaitChained(ctx context.Context) (time.Time, error) {
 	defer tick.Stop()
 	for {
 		found, err := os.ReadFile(n.path(netFolder, ownConflist))
-		if err == nil && strings.Contains(string(found), PluginType) {
+		if err == nil && strings.Contains(string(found), n.plugin) {
 			return time.Now(), nil
 		}
 		select {

@@ -53,6 +53,9 @@ type Options struct {
 	Dir string
 	// Programs is the folder of nodegate's own programs; see [Build].
 	Programs string
+	// Config is the text of the configuration, of one gate. Default: one that looks
+	// at a socket and at a chained plugin.
+	Config string
 	// Mutation defaults to [Policy].
 	Mutation Mutation
 	// Grace is how long a node may be silent until the control plane takes it for
@@ -94,7 +97,13 @@ func Start(ctx context.Context, o Options) (*World, error) {
 	if o.Progress == nil {
 		o.Progress = func(string) {}
 	}
-	cfg := gate.Default()
+	if o.Config == "" {
+		o.Config = defaultConfig
+	}
+	cfg, err := gate.ParseConfiguration([]byte(o.Config))
+	if err != nil {
+		return nil, err
+	}
 	w := &World{options: o, cfg: cfg, Gate: &cfg.Gates[0]}
 	w.ctx, w.cancel = context.WithCancel(ctx)
 	if err := w.begin(ctx); err != nil {
