@@ -9,28 +9,30 @@ import (
 	"testing"
 )
 
-// TestDocs_NamesExist: the tests and rows that docs/failures.md names are there.
+// TestDocs_NamesExist: the tests and rows that the documents name are there. In
+// docs/failures.md they stand in the third column, in docs/security.md in brackets.
 func TestDocs_NamesExist(t *testing.T) {
-	text, err := os.ReadFile("docs/failures.md")
-	if err != nil {
-		t.Fatal(err)
-	}
 	sources := goFiles(t)
-	var named int
-	for line := range strings.Lines(string(text)) {
-		cells := strings.Split(line, "|")
-		if len(cells) < 4 {
-			continue
+	for file, where := range map[string]string{
+		"docs/failures.md": `(?m)^\|[^|]*\|[^|]*\|([^|]*)\|$`,
+		"docs/security.md": "\\((`[^()]*`)\\)",
+	} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
 		}
-		for _, match := range regexp.MustCompile("`([A-Za-z0-9_-]+)`").FindAllStringSubmatch(cells[3], -1) {
-			named++
-			if !exists(sources, match[1]) {
-				t.Errorf("docs/failures.md names %q, which is no test and no row", match[1])
+		var named int
+		for _, place := range regexp.MustCompile(where).FindAllStringSubmatch(string(text), -1) {
+			for _, name := range regexp.MustCompile("`([A-Za-z0-9_-]+)`").FindAllStringSubmatch(place[1], -1) {
+				named++
+				if !exists(sources, name[1]) {
+					t.Errorf("%s names %q, which is no test and no row", file, name[1])
+				}
 			}
 		}
-	}
-	if named == 0 {
-		t.Error("no names were found")
+		if named < 20 {
+			t.Errorf("%s names %d tests and rows, there should be more", file, named)
+		}
 	}
 }
 
