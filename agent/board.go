@@ -119,14 +119,34 @@ func text(err error) string {
 // loop counts as stuck.
 const maxSilence = idle + 2*maxAttempts*requestTimeout + time.Minute
 
-// ServeHealth answers whether the agent itself works, whatever the checks say.
+// ServeHealth answers whether the agent itself works, whatever the checks say, and
+// whether another start would do any good.
 func (a *Agent) ServeHealth(w http.ResponseWriter, _ *http.Request) {
 	step := a.board.lastStep()
 	if silent := a.clock.Since(step); !step.IsZero() && silent > maxSilence {
 		http.Error(w, fmt.Sprintf("the loop has done nothing for %s", silent.Round(time.Second)), http.StatusInternalServerError)
 		return
 	}
+	if reason := a.restartFor(); reason != nil {
+		http.Error(w, reason.Error(), http.StatusInternalServerError)
+		return
+	}
 	_, _ = io.WriteString(w, "ok\n")
+}
+
+func (a *Agent) restartFor() error {
+	for _, g := range a.gates {
+		for _, p := range g.probers {
+			check, ok := p.Check.(restarting)
+			if !ok {
+				continue
+			}
+			if reason := check.restartFor(); reason != nil {
+				return fmt.Errorf("gate %s, check %s: %w", g.gate.Name, p.Name, reason)
+			}
+		}
+	}
+	return nil
 }
 
 // ServeReady answers whether every gate is ready, with the reasons in the body

@@ -45,6 +45,10 @@ type noticing interface {
 	notice(a *Agent, gate, check string, again func())
 }
 
+// restarting is a check that may find that it cannot pass before the process
+// starts again.
+type restarting interface{ restartFor() error }
+
 // Probe is a check and how its answers are taken.
 type Probe struct {
 	// Name tells it from the gate's others, in heartbeats, logs and metrics. It is

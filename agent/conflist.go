@@ -3,7 +3,9 @@ package agent
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
+	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -25,6 +27,8 @@ type conflistCheck struct {
 	runtime  string
 	disabled func() bool
 	keeper   *conflist.Keeper
+	// blind is why the directory cannot be seen before another start.
+	blind atomic.Pointer[error]
 }
 
 func newConflistCheck(c gate.ConflistCheck) *conflistCheck {
@@ -36,6 +40,23 @@ func newConflistCheck(c gate.ConflistCheck) *conflistCheck {
 
 // Check implements [Check].
 func (c *conflistCheck) Check(_ context.Context, node *corev1.Node) error {
+	reason := c.look(node)
+	if errors.Is(reason, conflist.ErrRemoved) {
+		c.blind.Store(&reason)
+	} else {
+		c.blind.Store(nil)
+	}
+	return reason
+}
+
+func (c *conflistCheck) restartFor() error {
+	if reason := c.blind.Load(); reason != nil {
+		return *reason
+	}
+	return nil
+}
+
+func (c *conflistCheck) look(node *corev1.Node) error {
 	if c.disabled() {
 		return c.keeper.Look(conflist.Runtime{}) // which takes note
 	}

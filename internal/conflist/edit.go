@@ -16,8 +16,11 @@ import (
 // loads as before, with the plugin in it once, behind the main plugin.
 func (a *Active) mend(v Verdict, plugin string, entry Entry) ([]byte, error) {
 	text, err := a.edit(v, plugin, entry)
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, fmt.Errorf("changing %s: %w", a.Path, err)
+	case len(text) > maxFileBytes:
+		return nil, fmt.Errorf("changing %s: it would have more than %d bytes", a.Path, maxFileBytes)
 	}
 	for _, l := range levels() {
 		if err := sound(a.content.data, text, plugin, l); err != nil {

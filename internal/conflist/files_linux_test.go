@@ -1,8 +1,11 @@
 package conflist_test
 
 import (
+	"errors"
+	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"syscall"
 	"testing"
 )
@@ -64,4 +67,27 @@ func mount(t *testing.T, dir, options string, flags uintptr) {
 		t.Skipf("mounting takes rights that are not there: %v", err)
 	}
 	t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
+}
+
+// TestRead_RemovedDirectory: a mount goes on showing a directory that was removed,
+// and not what took its place.
+func TestRead_RemovedDirectory(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "net.d")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	put(t, dir, "10-n.conflist", chained)
+	opened, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = opened.Close() }()
+	mounted := fmt.Sprintf("/proc/self/fd/%d", opened.Fd())
+	expect(t, reason(t, mounted), "")
+	if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	put(t, dir, "10-n.conflist", chained)
+	expect(t, reason(t, mounted), "was removed where it is mounted from")
+	expect(t, reason(t, dir), "")
 }

@@ -45,6 +45,8 @@ type Keeper struct {
 	entryFile string
 	off       func() bool
 	clock     clock.PassiveClock
+	// sweeping is how often it is looked for what a crash has left.
+	sweeping time.Duration
 	// wake has a message when due has changed.
 	wake chan struct{}
 
@@ -69,7 +71,7 @@ type Keeper struct {
 // each look. While off says so, it neither reads nor writes.
 func NewKeeper(o Options, entryFile string, off func() bool) *Keeper {
 	return &Keeper{
-		options: o, entryFile: entryFile, off: off, clock: clock.RealClock{}, wake: make(chan struct{}, 1),
+		options: o, entryFile: entryFile, off: off, clock: clock.RealClock{}, sweeping: abandonedAfter, wake: make(chan struct{}, 1),
 		host: Host{Log: slog.New(slog.DiscardHandler), Changed: func() {}, Count: func(Event) {}},
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -114,6 +115,20 @@ func (w *kept) look(want string) {
 	err = w.Look(runtime)
 	if (want == "") != (err == nil) || !strings.Contains(text(err), want) {
 		w.Errorf("answer %v, want %q", err, want)
+	}
+}
+
+// await fails with the text unless the condition comes to hold.
+func (w *kept) await(otherwise string, holds func() bool) {
+	w.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.After(time.Minute); !holds(); {
+		select {
+		case <-deadline:
+			w.Fatal(otherwise)
+		case <-tick.C:
+		}
 	}
 }
 
@@ -357,6 +372,7 @@ func TestKeeper_BinaryFirst(t *testing.T) {
 func TestKeeper_Watch(t *testing.T) {
 	w := keep(t, map[string]string{"10-net.conflist": with1})
 	w.Keeper.clock = NewKeeper(Options{}, "", nil).clock // the real one
+	w.sweeping = time.Hour                               // it would make it look as well
 	changed := make(chan struct{}, 100)
 	host := w.host
 	host.Changed = func() { changed <- struct{}{} }
@@ -368,18 +384,10 @@ func TestKeeper_Watch(t *testing.T) {
 	w.look("")
 	mended := func(what string) {
 		t.Helper()
-		deadline := time.After(time.Minute)
-		for tick := time.NewTicker(5 * time.Millisecond); ; {
-			if got, err := os.ReadFile(w.path("10-net.conflist")); err == nil && string(got) == with1 {
-				tick.Stop()
-				return
-			}
-			select {
-			case <-deadline:
-				t.Fatalf("%s: not mended", what)
-			case <-tick.C:
-			}
-		}
+		w.await(what+": not mended", func() bool {
+			got, err := os.ReadFile(w.path("10-net.conflist"))
+			return err == nil && string(got) == with1
+		})
 	}
 	w.put("10-net.conflist", without1)
 	mended("a list that is replaced")
@@ -391,6 +399,11 @@ func TestKeeper_Watch(t *testing.T) {
 	if err := os.Rename(w.options.Dir, w.options.Dir+".old"); err != nil {
 		t.Fatal(err)
 	}
+	w.await("that it is gone is not noticed", func() bool {
+		w.Keeper.mu.Lock()
+		defer w.Keeper.mu.Unlock()
+		return strings.HasPrefix(w.answer, ErrNoCandidate.Error())
+	})
 	if err := os.Mkdir(w.options.Dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -410,6 +423,25 @@ func TestKeeper_Watch(t *testing.T) {
 	if _, err := os.Readlink(w.path("10-net.conflist")); err != nil {
 		t.Errorf("the link was replaced: %v", err)
 	}
+}
+
+// TestKeeper_Sweeps: what a crash has left is removed later, though nothing is
+// mended, and though it was too young when the next agent started.
+func TestKeeper_Sweeps(t *testing.T) {
+	w := keep(t, map[string]string{"10-net.conflist": with1, ".nodegate-1.tmp": with1})
+	w.sweeping = time.Millisecond
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); w.Watch(ctx) }()
+	defer func() { cancel(); <-done }()
+	old := time.Now().Add(-2 * abandonedAfter)
+	if err := os.Chtimes(w.path(".nodegate-1.tmp"), old, old); err != nil {
+		t.Fatal(err)
+	}
+	w.await("what a crash has left is still there", func() bool {
+		_, err := os.Stat(w.path(".nodegate-1.tmp"))
+		return errors.Is(err, fs.ErrNotExist)
+	})
 }
 
 // TestWatch_Impossible: without a watch it is said once, and tried again later.

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/containernetworking/cni/libcni"
 	cniversion "github.com/containernetworking/cni/pkg/version"
@@ -81,10 +82,27 @@ func openDirectory(dir string) (*directory, error) {
 		return nil, fmt.Errorf("listing %s: %w", dir, err)
 	}
 	if len(files) == 0 {
+		if removed(dir) {
+			return nil, fmt.Errorf("%w in %s: it %w", ErrNoCandidate, dir, ErrRemoved)
+		}
 		return nil, fmt.Errorf("%w in %s", ErrNoCandidate, dir)
 	}
 	slices.Sort(files)
 	return &directory{path: dir, files: files, read: map[string]content{}}, nil
+}
+
+// ErrRemoved says that a mount goes on showing a directory that is no more: a
+// container sees the node's own only when it starts again.
+var ErrRemoved = errors.New("was removed where it is mounted from; what took its place is seen when the container starts again")
+
+// removed reports whether no path leads to the directory any more.
+func removed(dir string) bool {
+	info, err := os.Stat(dir)
+	if err != nil {
+		return false
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	return ok && stat.Nlink == 0
 }
 
 func (d *directory) content(path string) content {

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fsnotify/fsnotify"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodegate/nodegate/internal/conflist"
@@ -298,6 +299,47 @@ func TestMend_KeepsTheLook(t *testing.T) {
 	}
 }
 
+// TestMend_IsNoticed: containerd looks at the directory again for no event that
+// creates a file or changes its mode alone (cni_conf_syncer.go).
+func TestMend_IsNoticed(t *testing.T) {
+	for name, elsewhere := range map[string]bool{"a file": false, "what a link leads to": true} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			if elsewhere {
+				target := t.TempDir()
+				put(t, target, "list", unchained)
+				if err := os.Symlink(filepath.Join(target, "list"), filepath.Join(dir, "10-n.conflist")); err != nil {
+					t.Fatal(err)
+				}
+			} else {
+				put(t, dir, "10-n.conflist", unchained)
+			}
+			watcher, err := fsnotify.NewWatcher()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = watcher.Close() }()
+			if err := watcher.Add(dir); err != nil {
+				t.Fatal(err)
+			}
+			o := conflist.Options{Dir: dir, Plugin: plugin, Runtime: runtime(t, "containerd")}
+			if err := conflist.Mend(o, conflist.Read(o, known()), known()); err != nil {
+				t.Fatal(err)
+			}
+			for deadline := time.After(10 * time.Second); ; {
+				select {
+				case event := <-watcher.Events:
+					if !event.Has(fsnotify.Create) && !event.Has(fsnotify.Chmod) {
+						return
+					}
+				case <-deadline:
+					t.Fatal("containerd would not notice")
+				}
+			}
+		})
+	}
+}
+
 // TestMend_Fails: what cannot be written is reported, and nothing is left over.
 func TestMend_Fails(t *testing.T) {
 	for name, make := range map[string]func(*testing.T) string{"read-only": readOnly, "full": full} {
@@ -315,6 +357,30 @@ func TestMend_Fails(t *testing.T) {
 			if diff := cmp.Diff(before, tree(t, dir)); diff != "" {
 				t.Errorf("something was written:\n%s", diff)
 			}
+		})
+	}
+}
+
+// TestMend_WithinTheBound: a list that would be too long to read is not written.
+func TestMend_WithinTheBound(t *testing.T) {
+	const most = 4 << 20
+	for name, tc := range map[string]struct {
+		bytes int
+		want  string
+	}{
+		"just so":  {most, ""},
+		"too long": {most + 1, "would have more than 4194304 bytes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			put(t, dir, "10-n.conflist", strings.Repeat(" ", tc.bytes-len(unchained)-len(","+entry))+unchained)
+			o := conflist.Options{Dir: dir, Plugin: plugin, Runtime: runtime(t, "containerd")}
+			expect(t, conflist.Mend(o, conflist.Read(o, known()), known()), tc.want)
+			want := conflist.OK
+			if tc.want != "" {
+				want = conflist.Append
+			}
+			judged(t, conflist.Read(o, known()), want)
 		})
 	}
 }

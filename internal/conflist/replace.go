@@ -111,7 +111,7 @@ func resemble(file *os.File, path string, like fs.FileInfo) error {
 	old, ok2 := like.Sys().(*syscall.Stat_t)
 	if ok1 && ok2 && (now.Uid != old.Uid || now.Gid != old.Gid) {
 		if err := file.Chown(int(old.Uid), int(old.Gid)); err != nil {
-			return err
+			return fmt.Errorf("keeping its owner %d:%d, for which the capability CHOWN is needed: %w", old.Uid, old.Gid, nameless(err))
 		}
 	}
 	if err := copyAttributes(path, file.Name()); err != nil {

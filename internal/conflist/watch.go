@@ -28,6 +28,8 @@ func (k *Keeper) Watch(ctx context.Context) {
 	defer w.close()
 	tick := time.NewTicker(rewatching)
 	defer tick.Stop()
+	sweep := time.NewTicker(k.sweeping)
+	defer sweep.Stop()
 	for {
 		if w.cover(k.directories()) {
 			k.soon()
@@ -46,6 +48,8 @@ func (k *Keeper) Watch(ctx context.Context) {
 			w.log.Debug("Events may have been lost", "error", err)
 			k.soon()
 		case <-tick.C: // what is watched may have been replaced
+		case <-sweep.C: // what a crash has left was too young at first
+			Sweep(k.options.Dir)
 		}
 		timer.Stop()
 	}
