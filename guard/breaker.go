@@ -64,7 +64,7 @@ func (b *breaker) take(node string, now time.Time) (more bool, again time.Time) 
 	_, counted := b.armed[node]
 	if !counted && b.count() >= b.limit {
 		b.tripped, b.refused = true, now
-		return false, now.Add(breakerQuiet - breakerStep).Truncate(breakerStep).Add(breakerStep)
+		return false, now.Add(breakerQuiet / 2).Truncate(breakerStep).Add(breakerStep)
 	}
 	if b.armed == nil {
 		b.armed = map[string]time.Time{}

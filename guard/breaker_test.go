@@ -33,6 +33,14 @@ func TestBreaker_StopsAndResumes(t *testing.T) {
 	if got := takeMany(b, "a", 40, now.Add(time.Minute)); got != 40 {
 		t.Errorf("of those that were counted already %d may be armed again, want 40", got)
 	}
+	b.lapse(now.Add(2 * time.Minute))
+	if !b.tripped {
+		t.Error("has closed while more would be too many")
+	}
+	takeMany(b, "b", 1, now.Add(breakerWindow-time.Second))
+	if b.lapse(now.Add(breakerWindow)); !b.tripped {
+		t.Error("has closed before who waits has asked again")
+	}
 	again := now.Add(breakerWindow + time.Minute)
 	if got := takeMany(b, "b", 100, again); got != 40 {
 		t.Errorf("armed %d when the first had left the window, want 40", got)
@@ -88,8 +96,8 @@ func TestBreaker_WhoWaitsAsksAgain(t *testing.T) {
 func TestBreaker_AClockThatWasAhead(t *testing.T) {
 	b := &breaker{limit: 3, inherited: []arms{{at: now.Add(24 * time.Hour), count: 1}}}
 	takeMany(b, "a", 5, now.Add(24*time.Hour))
-	if got := takeMany(b, "b", 1, now); got != 0 || b.count() != 3 {
-		t.Errorf("armed %d more, counts %d", got, b.count())
+	if b.lapse(now); b.count() != 3 {
+		t.Errorf("counts %d, want 3", b.count())
 	}
 	b.lapse(now.Add(breakerWindow))
 	if b.tripped || b.count() != 0 {
@@ -120,6 +128,9 @@ func TestBreaker_SurvivesItsGuard(t *testing.T) {
 		if writes > 11 {
 			t.Errorf("%d arms took %d writes", done, writes)
 		}
+		if next.count() > limit {
+			t.Errorf("after %d arms the Lease tells of %d, more than there may be", done, next.count())
+		}
 		next.limit = limit
 		if got := takeMany(next, "next", limit, at); got+done > limit {
 			t.Errorf("two guards armed %d within the window, want %d at most", got+done, limit)
@@ -137,6 +148,9 @@ func TestBreaker_ReadsBack(t *testing.T) {
 	next := parseBreaker(want, now)
 	if next.count() != 3 || !next.tripped {
 		t.Errorf("reads %+v", next)
+	}
+	if next.lapse(now.Add(breakerWindow - time.Second)); next.count() != 3 {
+		t.Error("forgets arms of this minute before they have left the window")
 	}
 	for _, nonsense := range []string{
 		"", "x", "window=", "window=,,/,x/1", "window=2026-11-29T11:02:00Z/-1", "window=2027-11-29T11:02:00Z/3", "window=2026-11-29T11:02:00Z/99999999999",

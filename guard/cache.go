@@ -104,7 +104,6 @@ func trimMeta(meta metav1.ObjectMeta) metav1.ObjectMeta {
 		UID:               meta.UID,
 		ResourceVersion:   meta.ResourceVersion,
 		CreationTimestamp: meta.CreationTimestamp,
-		DeletionTimestamp: meta.DeletionTimestamp,
 	}
 }
 

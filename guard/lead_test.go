@@ -299,6 +299,18 @@ func TestGuard_ADaemonSetThatIsBeingDeletedIsNone(t *testing.T) {
 	}
 }
 
+// TestCount_TheLongestInterval is that of the agent that writes most rarely.
+func TestCount_TheLongestInterval(t *testing.T) {
+	var nodes []corev1.Node
+	for _, ttl := range []time.Duration{ttl, gate.MaxTTL, ttl} {
+		in := newInput(heartbeat(func(hb *gate.Heartbeat) { hb.TTL = ttl }))
+		nodes = append(nodes, *in.node)
+	}
+	if got, want := count(gate.DefaultGate(), nodes, nil).interval, 330*time.Second; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
 func TestGuard_ForgetsRemovedGates(t *testing.T) {
 	b := newBench(t, newInput(noDaemonSet), interceptor.Funcs{})
 	cfg := gate.Default()

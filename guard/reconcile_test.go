@@ -167,6 +167,22 @@ nodegate_guard_expiry_suspended 0
 		"nodegate_guard_conflicts_total", "nodegate_guard_events_dropped_total", "nodegate_guard_expiry_suspended")
 }
 
+// TestExposedSince: exposure counts from the best evidence of when it began.
+func TestExposedSince(t *testing.T) {
+	s := step{in: newInput()}
+	if got := exposedSince(s, time.Time{}); !got.Equal(now) {
+		t.Errorf("looked at %s, want %s", got, now)
+	}
+	told := now.Add(-time.Second)
+	if got := exposedSince(s, told); !got.Equal(told) {
+		t.Errorf("told at %s, want %s", got, told)
+	}
+	s.since = now.Add(-time.Minute)
+	if got := exposedSince(s, told); !got.Equal(s.since) {
+		t.Errorf("began at %s, want %s", got, s.since)
+	}
+}
+
 func TestGuard_ArmsANodeWithoutTaints(t *testing.T) {
 	b := newBench(t, newInput(rawHeartbeat("")), interceptor.Funcs{})
 	b.look(t)
@@ -204,6 +220,7 @@ func TestGuard_OneTroubleArmsOnce(t *testing.T) {
 	b.clock.SetTime(now.Add(Grace))
 	b.look(t)
 	b.expectTaints(t, gateTaint)
+	b.look(t) // its own write is seen
 
 	// The agent, whose pod is not seen Ready, opens, by a clock that is late.
 	b.update(t, heartbeatOf(now.Add(-2*time.Second)))
@@ -534,6 +551,39 @@ func TestGuard_ZeroValue(t *testing.T) {
 	b.Clock = clocktesting.NewFakePassiveClock(time.Now().Add(Grace))
 	b.look(t)
 	b.expectTaints(t, gateTaint)
+}
+
+func TestTrim_KeepsHowAPodFares(t *testing.T) {
+	pod := agentPod("agent-1", false)
+	pod.UID = "1"
+	pod.Status.Conditions[0].LastTransitionTime = metav1.NewTime(now)
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
+		RestartCount: 2, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(now)}},
+	}}
+	object, err := trimPod(&pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	trimmed := object.(*corev1.Pod)
+	if got, want := processOf(trimmed), processOf(&pod); got != want || want == "" {
+		t.Errorf("runs %q, want %q", got, want)
+	}
+	if got := notReadySince(trimmed); !got.Equal(now) {
+		t.Errorf("not Ready since %s, want %s", got, now)
+	}
+}
+
+// TestAgentPods: the cache holds the pods of every gate's agent.
+func TestAgentPods(t *testing.T) {
+	gateOf := func(namespace, app string) gate.Gate {
+		return gate.Gate{Agent: gate.Agent{Namespace: namespace, PodLabels: map[string]string{"app": app}}}
+	}
+	cfg := &gate.Configuration{Gates: []gate.Gate{gateOf("one", "a"), gateOf("two", "b"), gateOf("two", "c"), gateOf("three", "d"), gateOf("three", "d")}}
+	for namespace, want := range map[string]string{"one": "app=a", "two": "", "three": "app=d"} {
+		if got := agentPods(cfg, namespace).String(); got != want {
+			t.Errorf("in namespace %s selects %q, want %q", namespace, got, want)
+		}
+	}
 }
 
 func TestTrim_KeepsWhatIsJudged(t *testing.T) {
