@@ -180,13 +180,19 @@ func cost(b *testing.B, f *fleet) {
 }
 
 // BenchmarkStorm has many Nodes change their boot id at once, and compares the time
-// until all are armed with that of as many bare patches.
+// until all are armed with that of as many bare patches: alone, and while as many
+// Nodes change their boot id, which takes its share of the machine.
 func BenchmarkStorm(b *testing.B) {
 	for _, nodes := range []int{*size / 5, *size} {
 		b.Run(fmt.Sprint(nodes), func(b *testing.B) {
 			f := theLarge(b)
 			once(b, func() {
-				floor := f.floor(b, nodes)
+				reboot, err := f.prepare(nodes, nextBoot)
+				if err != nil {
+					b.Fatal(err)
+				}
+				floor := f.floor(b, nodes, func(context.Context) error { return nil })
+				rebooting := f.floor(b, nodes, reboot)
 				if err := f.put(b.Context(), nodes, boot); err != nil {
 					b.Fatal(err)
 				}
@@ -195,11 +201,13 @@ func BenchmarkStorm(b *testing.B) {
 					b.Fatal(err)
 				}
 				pause(b, 5*time.Second) // it has looked at every Node
-				took := storm(b, f, c, nodes)
+				took := storm(b, reboot, c, nodes)
 				c.kill()
 				b.ReportMetric(took.Seconds(), "s")
 				b.ReportMetric(floor.Seconds(), "s-floor")
+				b.ReportMetric(rebooting.Seconds(), "s-floor-rebooting")
 				b.ReportMetric(took.Seconds()/floor.Seconds(), "ratio")
+				b.ReportMetric(took.Seconds()/rebooting.Seconds(), "ratio-rebooting")
 				if err := f.put(b.Context(), nodes, boot); err != nil {
 					b.Fatal(err)
 				}
@@ -209,12 +217,8 @@ func BenchmarkStorm(b *testing.B) {
 }
 
 // storm is the time from the first new boot id until all Nodes are armed.
-func storm(b *testing.B, f *fleet, c *controller, nodes int) time.Duration {
+func storm(b *testing.B, reboot func(context.Context) error, c *controller, nodes int) time.Duration {
 	b.Helper()
-	reboot, err := f.prepare(nodes, nextBoot)
-	if err != nil {
-		b.Fatal(err)
-	}
 	before, err := c.cpu()
 	if err != nil {
 		b.Fatal(err)
@@ -244,15 +248,15 @@ func storm(b *testing.B, f *fleet, c *controller, nodes int) time.Duration {
 }
 
 // floor is how long as many bare patches take the fastest of some numbers of
-// workers, who read nothing of the answers.
-func (f *fleet) floor(b *testing.B, nodes int) time.Duration {
+// workers, who read nothing of the answers, while something else is done.
+func (f *fleet) floor(b *testing.B, nodes int, meanwhile func(context.Context) error) time.Duration {
 	b.Helper()
 	best := time.Duration(0)
 	for _, workers := range []int{8, 16, 32} {
 		if err := f.put(b.Context(), nodes, boot); err != nil {
 			b.Fatal(err)
 		}
-		took := f.patchAll(b, nodes, workers)
+		took := f.patchAll(b, nodes, workers, meanwhile)
 		if best == 0 || took < best {
 			best = took
 		}
@@ -260,12 +264,17 @@ func (f *fleet) floor(b *testing.B, nodes int) time.Duration {
 	return best
 }
 
-func (f *fleet) patchAll(b *testing.B, nodes, workers int) time.Duration {
+func (f *fleet) patchAll(b *testing.B, nodes, workers int, meanwhile func(context.Context) error) time.Duration {
 	b.Helper()
 	patch := fmt.Appendf(nil, `[{"op":"add","path":"/spec/taints","value":[{"key":%q,"effect":"NoSchedule"}]}]`, gate.DefaultTaintKey)
 	var wg sync.WaitGroup
 	work := make(chan int)
 	began := time.Now()
+	wg.Go(func() {
+		if err := meanwhile(b.Context()); err != nil {
+			b.Error(err)
+		}
+	})
 	for range workers {
 		wg.Go(func() {
 			for i := range work {
