@@ -318,6 +318,9 @@ func TestDecide(t *testing.T) {
 			if !got.lookAgain.Equal(tc.lookAgain) {
 				t.Errorf("look again at %s, want %s", got.lookAgain, tc.lookAgain)
 			}
+			if tc.want == Expired && !got.since.Equal(expiry) {
+				t.Errorf("since %s, want %s", got.since, expiry)
+			}
 			if (got.message == "") != (tc.want == none) || len(got.message) > 200 {
 				t.Errorf("message %q for reason %q", got.message, got.reason)
 			}

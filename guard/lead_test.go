@@ -269,6 +269,22 @@ nodegate_guard_agentless_nodes{gate="agent"} %d
 	if told := patrol(10 * Grace); len(told) != 0 {
 		t.Errorf("told again: %q", told)
 	}
+	// An agent that runs there may stay.
+	pod := agentPod("agent-2", true)
+	pod.Spec.NodeName = "copy-0"
+	if err := b.Client.Create(t.Context(), &pod); err != nil {
+		t.Fatal(err)
+	}
+	patrol(10 * Grace)
+	metric(0)
+	if err := b.Client.Delete(t.Context(), &pod); err != nil {
+		t.Fatal(err)
+	}
+	patrol(10 * Grace)
+	metric(1)
+	if told := patrol(11 * Grace); len(told) != 1 {
+		t.Errorf("told %q when it is so again", told)
+	}
 	// It has become a node for agents, of a pool of its own.
 	pool := agentDaemonSet()
 	pool.Name = "pool"
@@ -276,7 +292,7 @@ nodegate_guard_agentless_nodes{gate="agent"} %d
 	if err := b.Client.Create(t.Context(), pool); err != nil {
 		t.Fatal(err)
 	}
-	patrol(11 * Grace)
+	patrol(12 * Grace)
 	metric(0)
 }
 

@@ -100,7 +100,7 @@ func (m *memory) armedBy(before *corev1.Node, g *gate.Gate) (arming, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	a := m.of(before, g).arming
-	return a, a.reason != "" && a.resourceVersion == before.ResourceVersion
+	return a, a.resourceVersion == before.ResourceVersion
 }
 
 // changed notes that there is something new to look at.

@@ -39,6 +39,20 @@ func TestMemory_ReadyInBetween(t *testing.T) {
 	}
 }
 
+func TestProcessOf(t *testing.T) {
+	pod := agentPod("agent-1", false)
+	pod.UID = "1"
+	if got := processOf(&pod); got != "" {
+		t.Errorf("a pod that has not started runs %q", got)
+	}
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
+	another := *pod.DeepCopy()
+	another.UID = "2"
+	if a, b := processOf(&pod), processOf(&another); a == "" || a == b {
+		t.Errorf("two pods run %q and %q", a, b)
+	}
+}
+
 // TestMemory_APodThatHasEnded serves no more, whatever else it says of itself.
 func TestMemory_APodThatHasEnded(t *testing.T) {
 	for _, phase := range []corev1.PodPhase{corev1.PodFailed, corev1.PodSucceeded} {

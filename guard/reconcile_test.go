@@ -282,6 +282,90 @@ nodegate_guard_would_arm_total{gate="agent",reason="AgentAbsent"} 1
 `, "nodegate_guard_would_arm_total", "nodegate_guard_armed_total")
 }
 
+// TestGuard_OthersPodsAreNoAgents: pods of another node, namespace or label do not
+// make an agent, nor do DaemonSets of another namespace.
+func TestGuard_OthersPodsAreNoAgents(t *testing.T) {
+	pods := []corev1.Pod{agentPod("other-node", true), agentPod("other-namespace", true), agentPod("other-label", true)}
+	pods[0].Spec.NodeName = "worker-2"
+	pods[1].Namespace = "default"
+	pods[2].Labels = map[string]string{gate.AgentLabel: "other"}
+	b := newBench(t, newInput(func(in *input) { in.pods = pods }), interceptor.Funcs{})
+	if after := b.look(t); after != Grace {
+		t.Errorf("looks again after %s, want %s", after, Grace)
+	}
+	b.clock.SetTime(now.Add(Grace))
+	b.look(t)
+	b.expectTaints(t, gateTaint)
+
+	b = newBench(t, newInput(at(now.Add(ttl)), func(in *input) { in.daemonSets[0].Namespace = "default" }), interceptor.Funcs{})
+	b.look(t)
+	b.expectTaints(t)
+}
+
+// TestGuard_LooksAgainForTheFirstGate that needs it.
+func TestGuard_LooksAgainForTheFirstGate(t *testing.T) {
+	var g Guard
+	g.Clock = clocktesting.NewFakePassiveClock(now)
+	at := func(after time.Duration) step { return step{decision: decision{lookAgain: now.Add(after)}} }
+	if got := g.nextLook([]step{at(time.Minute), at(time.Second), {}, at(time.Hour)}).RequeueAfter; got != time.Second {
+		t.Errorf("looks again after %s, want 1s", got)
+	}
+}
+
+// TestGuard_MeasuresExposure from when it was told of what it then looked at.
+func TestGuard_MeasuresExposure(t *testing.T) {
+	b := newBench(t, newInput(), interceptor.Funcs{})
+	b.look(t)
+	before := b.node(t)
+	b.update(t, heartbeat(func(hb *gate.Heartbeat) { hb.Ready = false }))
+	b.saw(before, b.node(t))
+	b.clock.SetTime(now.Add(3 * time.Second))
+	b.saw(before, b.node(t)) // more of it does not make it later
+	b.clock.SetTime(now.Add(7 * time.Second))
+	b.look(t)
+	b.expectTaints(t, gateTaint)
+	if got := b.exposed(t); got != 7 {
+		t.Errorf("exposed for %g s, want 7", got)
+	}
+	// The next trouble begins anew.
+	b.update(t, func(in *input) { in.node.Spec.Taints = nil })
+	b.clock.SetTime(now.Add(8 * time.Second))
+	b.look(t)
+	if got := b.exposed(t); got != 7 {
+		t.Errorf("exposed for %g s in all, want 7", got)
+	}
+}
+
+// exposed is the sum of all exposures, in seconds.
+func (b *bench) exposed(t *testing.T) float64 {
+	t.Helper()
+	families, err := b.metrics.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := 0.0
+	for _, family := range families {
+		if family.GetName() == metricsPrefix+"exposure_seconds" {
+			for _, metric := range family.GetMetric() {
+				sum += metric.GetHistogram().GetSampleSum()
+			}
+		}
+	}
+	return sum
+}
+
+// TestNodeOfPod: a pod that is bound to no node is of none.
+func TestNodeOfPod(t *testing.T) {
+	pod := agentPod("agent-1", true)
+	if got := nodeOfPod(t.Context(), &pod); len(got) != 1 || got[0].Name != nodeName {
+		t.Errorf("asks for %v", got)
+	}
+	pod.Spec.NodeName = ""
+	if got := nodeOfPod(t.Context(), &pod); len(got) != 0 {
+		t.Errorf("asks for %v", got)
+	}
+}
+
 // TestGuard_WhatWasObservedIsArmed as soon as the mode is enforce, for an agent that
 // writes no heartbeat too.
 func TestGuard_WhatWasObservedIsArmed(t *testing.T) {
@@ -437,6 +521,18 @@ func TestPredicates(t *testing.T) {
 	pod := func(change func(*corev1.Pod)) *corev1.Pod { p := agentPod("agent-1", true); change(&p); return &p }
 	daemonSet := func(change func(*appsv1.DaemonSet)) *appsv1.DaemonSet { ds := agentDaemonSet(); change(ds); return ds }
 	same := func(*appsv1.DaemonSet) {}
+	runs := func(restarts int32) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{
+				RestartCount: restarts, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
+			}}
+		}
+	}
+	notReady := func(at time.Time) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Status.Conditions[0].Status, p.Status.Conditions[0].LastTransitionTime = corev1.ConditionFalse, metav1.NewTime(at)
+		}
+	}
 	tests := map[string]struct {
 		predicate     predicate.Predicate
 		before, after client.Object
@@ -458,7 +554,9 @@ func TestPredicates(t *testing.T) {
 		"a pod that is not Ready any more": {podChanged(), pod(func(p *corev1.Pod) {}), pod(func(p *corev1.Pod) {
 			p.Status.Conditions[0].Status = corev1.ConditionFalse
 		}), true},
-		"a pod that is bound": {podChanged(), pod(func(p *corev1.Pod) { p.Spec.NodeName = "" }), pod(func(*corev1.Pod) {}), true},
+		"a pod whose container has started anew": {podChanged(), pod(runs(0)), pod(runs(1)), true},
+		"a pod that was Ready in between":        {podChanged(), pod(notReady(now)), pod(notReady(now.Add(time.Second))), true},
+		"a pod that is bound":                    {podChanged(), pod(func(p *corev1.Pod) { p.Spec.NodeName = "" }), pod(func(*corev1.Pod) {}), true},
 
 		"a DaemonSet's status": {daemonSetChanged(), daemonSet(same), daemonSet(func(ds *appsv1.DaemonSet) { ds.Status.NumberReady = 1 }), false},
 		"a DaemonSet's spec":   {daemonSetChanged(), daemonSet(same), daemonSet(func(ds *appsv1.DaemonSet) { ds.Generation = 2 }), true},
@@ -567,6 +665,9 @@ func TestTrim_KeepsHowAPodFares(t *testing.T) {
 	trimmed := object.(*corev1.Pod)
 	if got, want := processOf(trimmed), processOf(&pod); got != want || want == "" {
 		t.Errorf("runs %q, want %q", got, want)
+	}
+	if trimmed.Spec.NodeName != nodeName {
+		t.Errorf("is on %q, want %q", trimmed.Spec.NodeName, nodeName)
 	}
 	if got := notReadySince(trimmed); !got.Equal(now) {
 		t.Errorf("not Ready since %s, want %s", got, now)
