@@ -25,6 +25,8 @@ ROUNDS ?= 3
 NODES ?= 5000
 # What arms in admission in the demo: policy or webhook.
 MUTATION ?= policy
+# Which end-to-end tests.
+E2E ?= .
 # ASSETS_FLAGS=--kubelet builds the kubelet too.
 ASSETS_FLAGS ?=
 # The version of images, which is also their tag, and where else they go to.
@@ -66,6 +68,10 @@ demo: require-go ## Play what happens to a gated node (MUTATION=webhook for the 
 	@work=$$(mktemp -d) || exit 1; trap 'rm -rf "$$work"' EXIT; trap 'exit 130' HUP INT TERM; \
 	GOTMPDIR="$$work" $(GO) build -o bin/demo ./test/demo || exit 1; \
 	rm -rf "$$work"; exec bin/demo --mutation=$(MUTATION)
+
+.PHONY: e2e
+e2e: require-go ## Play what happens to real nodes (root on Debian; E2E=pattern for some)
+	@$(GO) build -o bin/e2e ./test/e2e/cmd/e2e && exec bin/e2e -test.v -test.run='$(E2E)'
 
 .PHONY: images
 images: require-go ## Build the images as OCI archives in out/ (VERSION=dev, PUSH=registry/path)

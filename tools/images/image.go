@@ -28,9 +28,16 @@ const (
 	versionVariable = "github.com/nodegate/nodegate/internal/version.version"
 )
 
-// platforms are those that images are built for.
-func platforms() []v1.Platform {
-	return []v1.Platform{{OS: "linux", Architecture: "amd64"}, {OS: "linux", Architecture: "arm64"}}
+// platforms are those that images are built for: all, unless one is named.
+func platforms(one string) ([]v1.Platform, error) {
+	if one == "" {
+		return []v1.Platform{{OS: "linux", Architecture: "amd64"}, {OS: "linux", Architecture: "arm64"}}, nil
+	}
+	platform, err := v1.ParsePlatform(one)
+	if err != nil {
+		return nil, fmt.Errorf("reading the platform: %w", err)
+	}
+	return []v1.Platform{*platform}, nil
 }
 
 // program is what an image is made of.
@@ -38,12 +45,14 @@ type program struct {
 	Name, Title       string
 	Root, Package     string
 	Version, Revision string
+	// Platforms are those that it is built for.
+	Platforms []v1.Platform
 }
 
 // image is one image for each platform.
 func (p program) image(ctx context.Context) (v1.ImageIndex, error) {
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
-	for _, platform := range platforms() {
+	for _, platform := range p.Platforms {
 		binary, err := p.build(ctx, platform)
 		if err != nil {
 			return nil, err

@@ -1,0 +1,93 @@
+//go:build unix
+
+// Package record is what plugin and workloads of the end-to-end tests note on their
+// node: which pod's network the mesh took in, and in which network a workload
+// started. Together they say whether a pod runs without its mesh.
+package record
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"syscall"
+	"time"
+)
+
+// The files have a line of JSON for each event. They are on the node's disk.
+const (
+	AddsFile   = "/var/lib/mesh/adds"
+	StartsFile = "/var/lib/work/starts"
+)
+
+// Add is a call of the mesh's plugin.
+type Add struct {
+	Time time.Time `json:"time"`
+	// Pod is namespace and name.
+	Pod string `json:"pod"`
+	UID string `json:"uid"`
+	// Network is the pod's network namespace.
+	Network uint64 `json:"network"`
+	// Served says whether the mesh took the pod in: its socket accepted.
+	Served bool `json:"served"`
+}
+
+// Start is that of a workload's process.
+type Start struct {
+	Time    time.Time `json:"time"`
+	Pod     string    `json:"pod"`
+	UID     string    `json:"uid"`
+	Network uint64    `json:"network"`
+}
+
+// Namespace identifies a namespace by its file, for as long as it exists.
+func Namespace(path string) (uint64, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return 0, err
+	}
+	status, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return 0, fmt.Errorf("there is no inode of %s", path)
+	}
+	return status.Ino, nil
+}
+
+// Append adds a line to a file, in one write.
+func Append(path string, event any) error {
+	line, err := json.Marshal(event)
+	if err != nil {
+		return err
+	}
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(append(line, '\n'))
+	return errors.Join(err, file.Close())
+}
+
+// Read returns all events of a file, none if it does not exist. A last line that is
+// still being written is left out.
+func Read[T any](path string) ([]T, error) {
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	data = data[:bytes.LastIndexByte(data, '\n')+1]
+	var all []T
+	for lines := bufio.NewScanner(bytes.NewReader(data)); lines.Scan(); {
+		var event T
+		if err := json.Unmarshal(lines.Bytes(), &event); err != nil {
+			return nil, fmt.Errorf("reading %s: %w", path, err)
+		}
+		all = append(all, event)
+	}
+	return all, nil
+}

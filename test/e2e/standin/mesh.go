@@ -1,0 +1,68 @@
+//go:build unix
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"time"
+)
+
+const (
+	// socketPath is what the mesh serves on.
+	socketPath = "/run/mesh/cni.sock"
+	// holdFile has the mesh not serve for as long as it is there, as one that is slow
+	// or broken.
+	holdFile = "/etc/mesh/hold"
+	// poll is how often the mesh looks for it.
+	poll = 20 * time.Millisecond
+)
+
+// runMesh serves the socket, unless it is told not to.
+func runMesh() error {
+	var listener net.Listener
+	for {
+		switch held := exists(holdFile); {
+		case held && listener != nil:
+			_ = listener.Close() // which removes the socket
+			listener = nil
+			fmt.Println("serves no longer")
+		case !held && listener == nil:
+			var err error
+			if listener, err = serve(); err != nil {
+				return err
+			}
+			fmt.Println("serves")
+		}
+		<-time.After(poll)
+	}
+}
+
+// serve takes what an earlier process has left out of the way, and accepts.
+func serve() (net.Listener, error) {
+	if err := os.Remove(socketPath); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	listener, err := net.Listen("unix", socketPath)
+	if err != nil {
+		return nil, err
+	}
+	go func() {
+		for {
+			connection, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_ = connection.Close()
+		}
+	}()
+	return listener, nil
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
