@@ -18,6 +18,8 @@ import (
 
 	"github.com/nodegate/nodegate/gate"
 	"github.com/nodegate/nodegate/internal/apiclock"
+	"github.com/nodegate/nodegate/internal/hold"
+	"github.com/nodegate/nodegate/internal/netconf"
 )
 
 // DefaultCheckInterval is the time from one answer of a check to the next
@@ -43,6 +45,13 @@ type Options struct {
 	Gates []Gate
 	// CheckInterval defaults to [DefaultCheckInterval].
 	CheckInterval time.Duration
+	// PodSocket is where the CNI plugin nodegate-cni asks whether a pod may start that
+	// is bound to this node, in a directory of the agent's own. The account then needs
+	// get on pods as well. Default: nobody is answered.
+	PodSocket string
+	// Mode is asked for each such pod: it waits in [gate.ModeEnforce] alone. Default:
+	// that one.
+	Mode func() gate.Mode
 	// Log defaults to none.
 	Log *slog.Logger
 }
@@ -62,6 +71,10 @@ type Agent struct {
 	gates      []*running
 	metrics    *metrics
 	board      board
+	// pods answers the CNI plugin; nil if nobody does.
+	pods *hold.Server
+	// bell rings when a pod that waits may go.
+	bell bell
 	// wake has a message when there may be something to do.
 	wake chan struct{}
 	loop loop
@@ -109,6 +122,13 @@ func New(o Options) (*Agent, error) {
 	for _, g := range o.Gates {
 		a.gates = append(a.gates, a.prepare(g, o.CheckInterval))
 	}
+	if o.PodSocket != "" {
+		pods, err := newPodLookup(a, config)
+		if err != nil {
+			return nil, err
+		}
+		a.pods = &hold.Server{Path: o.PodSocket, Keeper: &podKeeper{a, o.Mode, pods}, Log: a.log.With("node", a.name), Waiting: a.metrics.wait}
+	}
 	return a, nil
 }
 
@@ -128,6 +148,9 @@ func (o Options) validate() error {
 	}
 	if len(o.Gates) == 0 {
 		faults = append(faults, errors.New("no gate is given"))
+	}
+	if len(o.PodSocket) > netconf.MaxSocketPath {
+		faults = append(faults, fmt.Errorf("the socket for pods has %d bytes, at most %d are possible: %s", len(o.PodSocket), netconf.MaxSocketPath, o.PodSocket))
 	}
 	names := map[string]bool{}
 	for _, g := range o.Gates {
@@ -177,6 +200,9 @@ func (o Options) withDefaults() Options {
 	if o.CheckInterval <= 0 {
 		o.CheckInterval = DefaultCheckInterval
 	}
+	if o.Mode == nil {
+		o.Mode = func() gate.Mode { return gate.ModeEnforce }
+	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -207,8 +233,11 @@ func (a *Agent) node() *corev1.Node {
 	return node
 }
 
-// rouse makes the loop look again.
-func (a *Agent) rouse() { wakeUp(a.wake) }
+// rouse makes the loop look again, and those who answer pods.
+func (a *Agent) rouse() {
+	a.bell.ring()
+	wakeUp(a.wake)
+}
 
 func wakeUp(wake chan<- struct{}) {
 	select {
@@ -237,6 +266,9 @@ func (a *Agent) Start(ctx context.Context) error {
 	refused := &refusals{log: a.log.With("node", a.name)}
 	go a.own.watch(ctx, a.rest, a.name, refused.note)
 	group.Go(func() { a.run(ctx) })
+	if a.pods != nil {
+		group.Go(func() { a.pods.Run(ctx) })
+	}
 	group.Wait()
 	a.log.Info("Agent stopped", "node", a.name)
 	return nil

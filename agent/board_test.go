@@ -224,6 +224,9 @@ nodegate_agent_heartbeats_written_total{gate="agent",ready="true"} 0
 # TYPE nodegate_agent_openings_total counter
 nodegate_agent_openings_total{gate="agent",result="opened"} 1
 nodegate_agent_openings_total{gate="agent",result="put_back"} 0
+# HELP nodegate_agent_waiting_pods Pods bound to this node whose CNI plugin waits for a gate to open.
+# TYPE nodegate_agent_waiting_pods gauge
+nodegate_agent_waiting_pods 0
 # HELP nodegate_agent_write_errors_total Writes to the Node that failed.
 # TYPE nodegate_agent_write_errors_total counter
 nodegate_agent_write_errors_total{reason="denied"} 0

@@ -29,6 +29,7 @@ type metrics struct {
 	writeErrors *prometheus.CounterVec
 	clockOffset prometheus.GaugeFunc
 	conflist    *prometheus.CounterVec
+	waitingPods prometheus.Gauge
 }
 
 func newMetrics(clock *apiclock.Clock) *metrics {
@@ -65,6 +66,10 @@ func newMetrics(clock *apiclock.Clock) *metrics {
 			Name: metricsPrefix + "conflist_events_total",
 			Help: "Times that another writer took the plugin out of the CNI configuration (stripped), that it was mended (by what was mended), and that this failed.",
 		}, []string{"gate", "check", "event"}),
+		waitingPods: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: metricsPrefix + "waiting_pods",
+			Help: "Pods bound to this node whose CNI plugin waits for a gate to open.",
+		}),
 		clockOffset: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: metricsPrefix + "clock_offset_seconds",
 			Help: "How far the API server's clock is ahead of the node's; 0 until the API server has answered.",
@@ -80,7 +85,7 @@ func newMetrics(clock *apiclock.Clock) *metrics {
 func (a *Agent) RegisterMetrics(registry prometheus.Registerer) error {
 	m := a.metrics
 	for _, collector := range []prometheus.Collector{m.checkState, m.transitions, m.ready, m.armed,
-		m.heartbeats, m.openings, m.writeErrors, m.clockOffset, m.conflist} {
+		m.heartbeats, m.openings, m.writeErrors, m.clockOffset, m.conflist, m.waitingPods} {
 		if err := registry.Register(collector); err != nil {
 			return fmt.Errorf("registering metrics: %w", err)
 		}
@@ -108,6 +113,9 @@ func (m *metrics) show(v verdict) {
 		}
 	}
 }
+
+// wait shows how many pods wait.
+func (m *metrics) wait(pods int) { m.waitingPods.Set(float64(pods)) }
 
 // wrote counts a gate's part of a write.
 func (m *metrics) wrote(w gateWrite, putBack bool) {

@@ -22,6 +22,9 @@ type Configuration struct {
 	// admission in the cluster sets in whatever write passes by, the writes of
 	// nodegate's own agent included, which may otherwise change none.
 	ToleratedPrefixes []string `json:"toleratedPrefixes,omitempty"`
+	// CNI holds back pods that are bound to a node already while its gates are
+	// closed. Default: they start.
+	CNI *CNI `json:"cni,omitempty"`
 }
 
 // Mode says whether gates are enforced. Heartbeats, opening, and the rules on

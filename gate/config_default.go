@@ -38,6 +38,9 @@ func (c *Configuration) setDefaults() {
 	for i := range c.Gates {
 		c.Gates[i].SetDefaults()
 	}
+	if c.CNI != nil {
+		c.CNI.setDefaults()
+	}
 }
 
 // SetDefaults fills in what the gate leaves to defaults.

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nodegate/nodegate/gate"
+	"github.com/nodegate/nodegate/internal/netconf"
 )
 
 const validConfiguration = `# a comment
@@ -20,6 +21,7 @@ apiVersion: nodegate.io/v1alpha1
 kind: Configuration
 mode: observe
 toleratedPrefixes: [mesh.example.com/, example.com/seen-]
+cni: {exempt: [kube-system, mesh-system/mesh-*]}
 gates:
 - name: mesh
   taint: {key: mesh.example.com/agent-not-ready, value: startup}
@@ -58,6 +60,7 @@ func TestParseConfiguration(t *testing.T) {
 		TypeMeta:          metav1.TypeMeta{APIVersion: gate.APIVersion, Kind: gate.Kind},
 		Mode:              gate.ModeObserve,
 		ToleratedPrefixes: []string{"mesh.example.com/", "example.com/seen-"},
+		CNI:               &gate.CNI{Socket: "/run/nodegate/cni.sock", Timeout: seconds(20), Exempt: []string{"kube-system", "mesh-system/mesh-*"}},
 		Gates: []gate.Gate{{
 			Name:         "mesh",
 			Taint:        gate.Taint{Key: "mesh.example.com/agent-not-ready", Value: "startup", Effect: corev1.TaintEffectNoSchedule},
@@ -179,7 +182,12 @@ func TestParseConfiguration_Faults(t *testing.T) {
 		"bad pods":          {header + checks(`pod: {}`, `pod: {namespace: A, selector: {}}`, `pod: {namespace: a, selector: {matchLabels: {"a b": c}}}`), []string{"gates[0].checks[0].pod.namespace", "gates[0].checks[0].pod.selector: Required value: without one any pod would do", "gates[0].checks[1].pod.namespace", "gates[0].checks[1].pod.selector: Required value", "gates[0].checks[2].pod.selector.matchLabels"}},
 		"bad conditions":    {header + checks(`nodeCondition: {}`, `nodeCondition: {type: "a b", status: "Yes"}`), []string{"gates[0].checks[0].nodeCondition.type", "gates[0].checks[1].nodeCondition.type", `gates[0].checks[1].nodeCondition.status: Unsupported value: "Yes": supported values: "True", "False", "Unknown"`}},
 		"bad socket health": {header + checks(`socket: {path: /s, http: {path: x}, grpc: {}}`), []string{"gates[0].checks[0].socket: Invalid value: \"/s\": only one of http, grpc may be set", `gates[0].checks[0].socket.http.path: Invalid value: "x"`}},
-		"too large":         {strings.Repeat("#", gate.MaxConfigurationBytes+1), []string{"1048577 bytes are too many"}},
+		"bad pods that wait": {header + "cni: {socket: cni.sock, timeout: 2m, exempt: ['*', a/b/c], colour: red}\n", []string{
+			`cni.socket: Invalid value: "cni.sock": must be an absolute path`, `cni.timeout: Invalid value: "2m0s": must be more than zero and at most 1m0s`,
+			`cni.exempt[0]: Invalid value: "*"`, `cni.exempt[1]: Invalid value: "a/b/c"`, `unknown field "cni.colour"`}},
+		"a plugin that nobody answers": {header + checks(`conflist: {pluginType: nodegate-cni}`), []string{
+			`gates[0].checks[0].conflist.pluginType: Invalid value: "nodegate-cni": asks the agent, which answers only where cni is set`}},
+		"too large": {strings.Repeat("#", gate.MaxConfigurationBytes+1), []string{"1048577 bytes are too many"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := gate.ParseConfiguration([]byte(tc.text))
@@ -192,6 +200,21 @@ func TestParseConfiguration_Faults(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestCNI_Entry: what is configured is what the plugin reads in its entry.
+func TestCNI_Entry(t *testing.T) {
+	cfg, err := gate.ParseConfiguration([]byte("apiVersion: nodegate.io/v1alpha1\nkind: Configuration\ncni: {timeout: 90ms, exempt: [], status: true}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `{"type":"nodegate-cni","socket":"/run/nodegate/cni.sock","timeout":"90ms","exempt":[],"status":true}`
+	if got := string(cfg.CNI.Entry()); got != want {
+		t.Errorf("entry %s, want %s", got, want)
+	}
+	if netconf.Namespace != gate.Namespace {
+		t.Errorf("pods of %s never wait, those of %s do", netconf.Namespace, gate.Namespace)
 	}
 }
 

@@ -39,7 +39,25 @@ func (c *Configuration) Validate() field.ErrorList {
 	for i := range c.Gates {
 		faults = append(faults, c.Gates[i].validate(gates.Index(i))...)
 	}
-	return append(faults, c.validateUnique(gates)...)
+	faults = append(faults, c.validateUnique(gates)...)
+	if c.CNI != nil {
+		faults = append(faults, c.CNI.validate(field.NewPath("cni"))...)
+	}
+	return append(faults, c.validateAsked(gates)...)
+}
+
+// validateAsked: where the plugin is chained and nobody answers it, no pod starts.
+func (c *Configuration) validateAsked(gates *field.Path) field.ErrorList {
+	var faults field.ErrorList
+	for i := range c.Gates {
+		for j, check := range c.Gates[i].Checks {
+			if c.CNI == nil && check.Conflist != nil && check.Conflist.PluginType == CNIPlugin {
+				faults = append(faults, field.Invalid(gates.Index(i).Child("checks").Index(j).Child("conflist", "pluginType"), CNIPlugin,
+					"asks the agent, which answers only where cni is set: cni: {}"))
+			}
+		}
+	}
+	return faults
 }
 
 // validateReach: nodegate's own agent may change what has a tolerated prefix, and

@@ -244,6 +244,84 @@ func TestBinary_SwitchesOff(t *testing.T) {
 	readiness(http.StatusServiceUnavailable, "check conflist: failing: no CNI configuration in "+netDir)
 }
 
+// TestBinary_HoldsPods: the real plugin asks the real agent about a pod of its node.
+func TestBinary_HoldsPods(t *testing.T) {
+	c := cluster.ForTest(t)
+	admin, err := kubernetes.NewForConfig(c.Admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const boot = "de2d9a80-35f2-44b5-bea4-72f10b303c45"
+	nodes := admin.CoreV1().Nodes()
+	governed := metav1.ObjectMeta{Name: "node-a", Labels: map[string]string{"kubernetes.io/os": "linux"}}
+	if _, err := nodes.Create(t.Context(), &corev1.Node{ObjectMeta: governed}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := nodes.PatchStatus(t.Context(), "node-a", fmt.Appendf(nil, `{"status":{"nodeInfo":{"bootID":%q}}}`, boot)); err != nil {
+		t.Fatal(err)
+	}
+	plugin := filepath.Join(t.TempDir(), "nodegate-cni")
+	if said, err := exec.CommandContext(t.Context(), "go", "build", "-o", plugin, "../nodegate-cni").CombinedOutput(); err != nil {
+		t.Fatalf("building: %v\n%s", err, said)
+	}
+	folder, err := os.MkdirTemp("", "ng")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(folder) })
+	socket := filepath.Join(folder, "run", "cni.sock")
+	cni := fmt.Sprintf("cni: {socket: %s}\n", socket)
+	p := start(t, c, c.Admin, boot, cni)
+	add := func(timeout string) string {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), plugin)
+		cmd.Env = []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=c0ffee", "CNI_NETNS=/run/netns/none", "CNI_IFNAME=eth0", "CNI_PATH=/",
+			"CNI_ARGS=K8S_POD_NAMESPACE=shop;K8S_POD_NAME=cart-0"}
+		cmd.Stdin = strings.NewReader(fmt.Sprintf(
+			`{"cniVersion":"1.0.0","name":"net","type":"nodegate-cni","socket":%q,"timeout":%q,"prevResult":{"cniVersion":"1.0.0"}}`, socket, timeout))
+		said, err := cmd.Output()
+		if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+			t.Fatal(err)
+		}
+		return string(said)
+	}
+	eventually(t, func() string {
+		if said := add("1s"); !strings.Contains(said, `"code": 11`) || !strings.Contains(said, `gate \"agent\" is closed: check socket: socket `+p.socket+": absent") {
+			return said
+		}
+		return ""
+	})
+	const result = `{"cniVersion":"1.0.0"}` + "\n"
+	switched := func(mode string) {
+		t.Helper()
+		config := fmt.Sprintf(serving, p.socket) + cni + "mode: " + mode + "\n"
+		if err := os.WriteFile(filepath.Join(filepath.Dir(p.socket), "config.yaml"), []byte(config), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	switched("paused")
+	if said := add("60s"); said != result {
+		t.Errorf("paused: %s", said)
+	}
+	switched("enforce")
+	eventually(t, func() string {
+		if said := add("1s"); !strings.Contains(said, `"code": 11`) {
+			return said
+		}
+		return ""
+	})
+	p.listen()
+	if said := add("60s"); said != result {
+		t.Errorf("open: %s", said)
+	}
+	if err := p.terminate(); err != nil {
+		t.Errorf("exit: %v", err)
+	}
+	if _, err := os.Stat(socket); err != nil {
+		t.Errorf("the agent took its socket along: %v", err)
+	}
+}
+
 // TestBinary_ExitCode: what is refused ends the program with a code and one line.
 func TestBinary_ExitCode(t *testing.T) {
 	command := exec.CommandContext(t.Context(), build(t), "--config=/nowhere", "--node-name=n")

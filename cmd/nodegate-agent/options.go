@@ -91,15 +91,20 @@ func (o *Options) Run(ctx context.Context, logs io.Writer) error {
 	if err != nil {
 		return err
 	}
-	a, err := agent.New(agent.Options{
+	answering := agent.Options{
 		Config:     config,
 		NodeName:   o.NodeName,
 		PodUID:     types.UID(o.PodUID),
 		BootIDPath: o.BootIDPath,
 		BootID:     o.BootID,
 		Gates:      gates,
+		Mode:       func() gate.Mode { return file.Current().Mode },
 		Log:        log,
-	})
+	}
+	if cni := file.Current().CNI; cni != nil {
+		answering.PodSocket = cni.Socket
+	}
+	a, err := agent.New(answering)
 	if err != nil {
 		return err
 	}
