@@ -307,6 +307,7 @@ func TestGuard_OnAnAPIServer(t *testing.T) {
 			"a bypass opens until its end":                    e.bypass,
 			"a DaemonSet that comes to a node ends its peace": e.daemonSetComes,
 			"writes go wrong in every way":                    e.faults,
+			"a policy forbids the taint":                      e.denied,
 			"somebody removes the taint for ever":             e.untainter,
 		} {
 			t.Run(name, func(t *testing.T) {

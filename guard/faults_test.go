@@ -11,6 +11,10 @@ import (
 	"testing"
 	"time"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -123,4 +127,47 @@ func (e *environment) untainter(t *testing.T) {
 			t.Errorf("%d Events %s, want 1: %v", len(events), reason, events)
 		}
 	}
+}
+
+// denied: where a policy forbids the taint, other Nodes do not wait, and when it is
+// gone the Node is armed.
+func (e *environment) denied(t *testing.T) {
+	forbids := fmt.Sprintf("object.metadata.name != 'denied' || !has(object.spec.taints) || !object.spec.taints.exists(t, t.key == %q)", gate.DefaultTaintKey)
+	policy := &admissionregistrationv1.ValidatingAdmissionPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: "forbids"},
+		Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
+			MatchConstraints: &admissionregistrationv1.MatchResources{ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{
+				RuleWithOperations: admissionregistrationv1.RuleWithOperations{
+					Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Update},
+					Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"nodes"}},
+				},
+			}}},
+			Validations: []admissionregistrationv1.Validation{{Expression: forbids}},
+		},
+	}
+	binding := &admissionregistrationv1.ValidatingAdmissionPolicyBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "forbids"},
+		Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{
+			PolicyName: "forbids", ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny},
+		},
+	}
+	e.create(t, policy)
+	e.create(t, binding)
+	node := e.node(t, "denied", setup{pod: true})
+	taint := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"taints":[{"key":%q,"effect":"NoSchedule"}]}}`, gate.DefaultTaintKey))
+	eventually(t, "the policy to be in force", func() bool {
+		return apierrors.IsInvalid(e.admin.Patch(t.Context(), node.DeepCopy(), taint, client.DryRunAll))
+	})
+	notReady := func(hb *gate.Heartbeat) { hb.Ready = false }
+	e.merge(t, node, map[string]any{"metadata": map[string]any{"annotations": map[string]any{
+		gate.HeartbeatPrefix + gate.DefaultName: e.heartbeat(t, node, notReady),
+	}}})
+	e.armed(t, e.node(t, "not-denied", setup{pod: true, heartbeat: notReady}), gate.DefaultName)
+	e.expectOpen(t, node)
+	for _, object := range []client.Object{binding, policy} {
+		if err := e.admin.Delete(t.Context(), object); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e.armed(t, node, gate.DefaultName)
 }
