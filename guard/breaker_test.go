@@ -37,11 +37,11 @@ func TestBreaker_StopsAndResumes(t *testing.T) {
 	if !b.tripped {
 		t.Error("has closed while more would be too many")
 	}
-	takeMany(b, "b", 1, now.Add(breakerWindow-time.Second))
-	if b.lapse(now.Add(breakerWindow)); !b.tripped {
+	takeMany(b, "b", 1, now.Add(breakerWindow+time.Minute-time.Second))
+	if b.lapse(now.Add(breakerWindow + time.Minute)); !b.tripped || b.count() != 0 {
 		t.Error("has closed before who waits has asked again")
 	}
-	again := now.Add(breakerWindow + time.Minute)
+	again := now.Add(breakerWindow + 2*time.Minute)
 	if got := takeMany(b, "b", 100, again); got != 40 {
 		t.Errorf("armed %d when the first had left the window, want 40", got)
 	}

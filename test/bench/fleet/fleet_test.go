@@ -266,7 +266,8 @@ func (f *fleet) floor(b *testing.B, nodes int, meanwhile func(context.Context) e
 
 func (f *fleet) patchAll(b *testing.B, nodes, workers int, meanwhile func(context.Context) error) time.Duration {
 	b.Helper()
-	patch := fmt.Appendf(nil, `[{"op":"add","path":"/spec/taints","value":[{"key":%q,"effect":"NoSchedule"}]}]`, gate.DefaultTaintKey)
+	// The kind of patch that costs the API server least.
+	patch := fmt.Appendf(nil, `{"spec":{"taints":[{"key":%q,"effect":"NoSchedule"}]}}`, gate.DefaultTaintKey)
 	var wg sync.WaitGroup
 	work := make(chan int)
 	began := time.Now()
@@ -293,7 +294,7 @@ func (f *fleet) patchAll(b *testing.B, nodes, workers int, meanwhile func(contex
 }
 
 func barePatch(ctx context.Context, api rest.Interface, node string, patch []byte) error {
-	return api.Patch(types.JSONPatchType).Resource("nodes").Name(node).Body(patch).Do(ctx).Error()
+	return api.Patch(types.StrategicMergePatchType).Resource("nodes").Name(node).Body(patch).Do(ctx).Error()
 }
 
 // BenchmarkOne reboots one Node of many while the others report: the time from its
