@@ -51,4 +51,9 @@ func expectBootID(t *testing.T, got bootID, want string) {
 	if want != "" && (got.differs(want) != nil || got.differs(otherBoot) == nil || got.differs("") == nil) {
 		t.Error("a boot agrees with another, or not with itself")
 	}
+	for _, respelt := range []string{strings.ToUpper(want), strings.ToLower(want)} {
+		if respelt != want && got.differs(respelt) == nil {
+			t.Errorf("%s agrees with %s", want, respelt)
+		}
+	}
 }

@@ -28,7 +28,7 @@ const patience = 3 * time.Minute
 const polling = 20 * time.Millisecond
 
 // shared is the API server of all tests of this package, with the policies of the
-// default configuration in force. It starts when the first test asks for it.
+// default configuration, and of two more gates, in force. It starts when the first test asks for it.
 var shared = sync.OnceValues(startCluster)
 
 // stop ends the API server, if one was started.
@@ -54,7 +54,7 @@ func startCluster() (*cluster.Cluster, error) {
 	if err := allowAgent(ctx, c.Admin); err != nil {
 		return nil, err
 	}
-	return c, c.InstallPolicies(ctx, gate.Default())
+	return c, c.InstallPolicies(ctx, severalGates())
 }
 
 // allowAgent gives the agent's account the rights that it needs, and no others.

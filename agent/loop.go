@@ -159,7 +159,7 @@ func (a *Agent) wrote(w gateWrite, node *corev1.Node) {
 		log.Warn("Admission put the taint back in the write that removed it")
 	}
 	if w.repeats && g.pace.repeats == contested {
-		log.Warn("Others undo what the agent writes, it writes less often")
+		log.Warn("Gate opens again and again, or what the agent writes is undone: it writes less often")
 	}
 }
 

@@ -218,6 +218,14 @@ func TestMend_NoEntry(t *testing.T) {
 	if diff := cmp.Diff(before, tree(t, dir)); diff != "" {
 		t.Errorf("something was written:\n%s", diff)
 	}
+
+	put(t, dir, "10-n.conflist", chained)
+	before = tree(t, dir)
+	newer := conflist.Known{Durable: conflist.Entry(entry), DurableAt: time.Now().Add(time.Minute)}
+	expect(t, conflist.Mend(o, conflist.Read(o, newer), newer), "looking for the plugin's binary")
+	if diff := cmp.Diff(before, tree(t, dir)); diff != "" {
+		t.Errorf("something was written:\n%s", diff)
+	}
 }
 
 // TestMend_WritesNothingThatChanged: between reading and writing somebody else
