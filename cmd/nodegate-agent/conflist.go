@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -48,8 +50,11 @@ func (w *where) addFlags(flags *pflag.FlagSet, binDir, binDirUsage string) {
 
 func (w *where) options() (conflist.Options, error) {
 	o := conflist.Options{Dir: w.dir, BinDir: w.binDir, Plugin: w.pluginType, Network: w.network}
-	if w.pluginType == "" || w.pluginType != filepath.Base(w.pluginType) {
-		return o, fmt.Errorf("--plugin-type is %q, no name of a plugin", w.pluginType)
+	switch {
+	case w.pluginType == "":
+		return o, errors.New("--plugin-type is missing: the type of the chained plugin, which is its binary's name")
+	case w.pluginType != filepath.Base(w.pluginType) || w.pluginType == "." || w.pluginType == "..":
+		return o, fmt.Errorf("--plugin-type is %q, a path: it is the name of the plugin's binary", w.pluginType)
 	}
 	if w.dir == "" {
 		return o, errors.New("--dir is empty")
@@ -87,16 +92,10 @@ repair could not be done.`,
 			if err != nil {
 				return err
 			}
-			var known conflist.Known
-			if entry != "" {
-				if known.Durable, known.DurableAt, err = conflist.ReadEntry(entry, o.Plugin); err != nil {
-					return err
-				}
-			}
+			known, fault := knownEntry(o, entry)
 			r := conflist.Read(o, known)
-			var fault error
-			if repair && r.Repairable() {
-				fault = conflist.Mend(o, r, known)
+			if fault == nil && repair && r.Repairable() {
+				fault = mend(o, r, known)
 				r = conflist.Read(o, known)
 			}
 			if err := show(command.OutOrStdout(), output, o, r); err != nil || fault != nil {
@@ -109,10 +108,27 @@ repair could not be done.`,
 		},
 	}
 	at.addFlags(command.Flags(), "", "`directory` of CNI binaries (default: they are taken to be there)")
-	command.Flags().StringVar(&entry, "entry", "", "`file` with the entry that belongs into the list, one JSON object; --repair needs it where the plugin is missing")
+	command.Flags().StringVar(&entry, "entry", "", "`file` with the entry that belongs into the list, one JSON object (default: the one that chain has kept in the directory, if any)")
 	command.Flags().BoolVar(&repair, "repair", false, "change the list once, if the verdict is append, dedupe, move or update")
 	command.Flags().StringVarP(&output, "output", "o", outputText, "`format`: text or json")
 	return command
+}
+
+// knownEntry is the one in the file, or else the one that chain has kept, if any.
+func knownEntry(o conflist.Options, file string) (known conflist.Known, err error) {
+	known.Durable, known.DurableAt, err = conflist.ReadEntry(cmp.Or(file, gate.DefaultEntryFile(o.Dir, o.Plugin)), o.Plugin)
+	if file == "" && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)) {
+		err = nil
+	}
+	return known, err
+}
+
+func mend(o conflist.Options, r conflist.Reading, known conflist.Known) error {
+	err := conflist.Mend(o, r, known)
+	if errors.Is(err, conflist.ErrNoEntry) {
+		return fmt.Errorf("%w: give --entry, or let \"nodegate-agent chain\" keep one in %s", err, gate.DefaultEntryFile(o.Dir, o.Plugin))
+	}
+	return err
 }
 
 // report is what is shown of a reading.
@@ -203,6 +219,9 @@ and the list has its name with "-nodegate.conflist" at the end.`,
 				}
 			}
 			in.EntryFile = cmp.Or(in.EntryFile, gate.DefaultEntryFile(o.Dir, o.Plugin))
+			if err := complete(o, in); err != nil {
+				return err
+			}
 			r, err := conflist.Chain(o, in)
 			if err != nil {
 				return err
@@ -216,6 +235,26 @@ and the list has its name with "-nodegate.conflist" at the end.`,
 	command.Flags().StringVar(&in.Binary, "binary", "", "`file` to install as the plugin's binary (default: it is in --bin-dir)")
 	command.Flags().BoolVar(&in.Convert, "convert", false, "make a list of a single plugin's file")
 	return command
+}
+
+var errNoBinDir = errors.New("--bin-dir is empty")
+
+// complete says what to give where something to install is neither given nor there.
+func complete(o conflist.Options, in conflist.Installation) error {
+	if o.BinDir == "" {
+		return errNoBinDir
+	}
+	if in.Binary == "" {
+		if err := conflist.VerifyBinary(o.BinDir, o.Plugin); err != nil {
+			return fmt.Errorf("install it before, or give it as --binary: %w", err)
+		}
+	}
+	if len(in.Entry) == 0 {
+		if _, _, err := conflist.ReadEntry(in.EntryFile, o.Plugin); err != nil {
+			return fmt.Errorf("no entry of use was kept, give one as --entry: %w", err)
+		}
+	}
+	return nil
 }
 
 const entryFileUsage = "`file` in which the entry is kept (default: .TYPE-entry in the directory)"
@@ -239,6 +278,9 @@ long as there are any.`,
 			o, err := at.options()
 			if err != nil {
 				return err
+			}
+			if removeBinary && o.BinDir == "" {
+				return errNoBinDir
 			}
 			return conflist.Unchain(o, cmp.Or(entryFile, gate.DefaultEntryFile(o.Dir, o.Plugin)), removeBinary)
 		},

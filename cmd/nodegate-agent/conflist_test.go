@@ -112,7 +112,8 @@ func TestConflist_Repair(t *testing.T) {
 	if got, ok := n.show(); ok || got.Verdict != "append" || *got.Active != "10-net.conflist" {
 		t.Errorf("%+v", got)
 	}
-	if _, err := n.run("conflist", "--repair"); err == nil || !strings.Contains(err.Error(), "no entry is known") {
+	if _, err := n.run("conflist", "--repair"); err == nil ||
+		!strings.Contains(err.Error(), `no entry is known to put into the list: give --entry, or let "nodegate-agent chain" keep one in `+n.netDir+"/.gate-cni-entry") {
 		t.Errorf("error %v", err)
 	}
 	n.expect(map[string]string{"10-net.conflist": unchained})
@@ -129,15 +130,49 @@ func TestConflist_Repair(t *testing.T) {
 	}
 }
 
+// TestConflist_KeptEntry: the entry that chain has kept is the one that belongs
+// into the list, whoever looks.
+func TestConflist_KeptEntry(t *testing.T) {
+	n := newNode(t, map[string]string{"10-net.conflist": unchained, ".gate-cni-entry": gateEntry})
+	want := map[string]string{"10-net.conflist": chained, ".gate-cni-entry": gateEntry}
+	if got, ok := n.show("--repair"); !ok || got.Entries != 1 {
+		t.Errorf("%+v", got)
+	}
+	n.expect(want)
+
+	// Another that was kept since is to take its place.
+	soon := time.Now().Add(time.Minute)
+	newer := n.put(".gate-cni-entry", strings.Replace(gateEntry, "gate.sock", "new.sock", 1))
+	if err := os.Chtimes(newer, soon, soon); err != nil {
+		t.Fatal(err)
+	}
+	if got, ok := n.show(); ok || got.Verdict != "update" {
+		t.Errorf("%+v", got)
+	}
+
+	n.put(".gate-cni-entry", "{")
+	if _, err := n.run("conflist"); err == nil || !strings.Contains(err.Error(), newer) {
+		t.Errorf("error %v", err)
+	}
+	if _, err := n.run("conflist", "--entry="+os.DevNull); err == nil || !strings.Contains(err.Error(), os.DevNull) {
+		t.Errorf("error %v", err)
+	}
+}
+
 func TestConflist_Refuses(t *testing.T) {
+	const loaded = "cannot be kept in /x/e.conflist: a runtime would load it"
 	for want, args := range map[string][]string{
-		"--plugin-type is \"\"":          {"conflist"},
+		"--plugin-type is missing":       {"conflist"},
 		"--plugin-type is \"a/b\"":       {"chain", "--plugin-type=a/b"},
+		"--plugin-type is \"..\"":        {"unchain", "--plugin-type=..", "--dir=/nowhere"},
 		"--runtime: the runtime is":      {"conflist", "--plugin-type=a", "--runtime=docker"},
 		"--output is \"yaml\"":           {"conflist", "--plugin-type=a", "-o", "yaml"},
 		"--dir is empty":                 {"unchain", "--plugin-type=a", "--dir="},
+		"--bin-dir is empty":             {"chain", "--plugin-type=a", "--bin-dir="},
 		"reading the entry: stat /nowh":  {"conflist", "--plugin-type=a", "--entry=/nowhere"},
 		"reading --entry: open /nowhere": {"chain", "--plugin-type=a", "--entry=/nowhere"},
+		"give one as --entry":            {"chain", "--plugin-type=a", "--dir=/nowhere", "--binary=/nowhere"},
+		"an entry " + loaded:             {"unchain", "--plugin-type=a", "--dir=/nowhere", "--entry-file=/x/e.conflist"},
 	} {
 		if _, err := run(t.Context(), noEnvironment, args...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: error %v, want %q", args, err, want)
@@ -170,7 +205,7 @@ func TestChain_ThereAndBack(t *testing.T) {
 	}
 	args := []string{"--bin-dir=" + n.binDir, "--entry=" + filepath.Join(source, "entry")}
 	before := n.files()
-	if _, err := n.run("chain", args...); err == nil || !strings.Contains(err.Error(), "looking for the plugin's binary") {
+	if _, err := n.run("chain", args...); err == nil || !strings.Contains(err.Error(), "install it before, or give it as --binary: looking for the plugin's binary") {
 		t.Errorf("without a binary: error %v", err)
 	}
 	n.expect(before)

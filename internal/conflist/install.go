@@ -31,6 +31,9 @@ const maxAttempts = 5
 // the list that is loaded, if there is one that takes it; what is there already is
 // not written again. What it cannot mend is no error: the reading tells.
 func Chain(o Options, in Installation) (Reading, error) {
+	if err := unloaded(in.EntryFile); err != nil {
+		return Reading{}, err
+	}
 	Sweep(o.Dir)
 	Sweep(o.BinDir)
 	if in.Binary != "" {
@@ -61,6 +64,15 @@ func Chain(o Options, in Installation) (Reading, error) {
 		r = Read(o, known)
 	}
 	return r, nil
+}
+
+// unloaded keeps the entry's file apart from those that runtimes load, and that
+// belong to others.
+func unloaded(entryFile string) error {
+	if slices.Contains(extensions(), filepath.Ext(entryFile)) {
+		return fmt.Errorf("an entry cannot be kept in %s: a runtime would load it", entryFile)
+	}
+	return nil
 }
 
 // twice reports whether a list that has the plugin once is said to have it more
@@ -168,6 +180,9 @@ func quoted(text string) string {
 // then on nobody chains it again. Only where nothing names the plugin any more is
 // its binary removed, if that is asked for.
 func Unchain(o Options, entryFile string, removeBinary bool) error {
+	if err := unloaded(entryFile); err != nil {
+		return err
+	}
 	if err := remove(entryFile); err != nil {
 		return fmt.Errorf("removing the entry's file: %w", err)
 	}

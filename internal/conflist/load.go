@@ -21,6 +21,9 @@ const (
 	extensionDropIn = ".conf"
 )
 
+// extensions are those of the files that runtimes load.
+func extensions() []string { return []string{extensionSingle, extensionList, extensionJSON} }
+
 // ErrNoCandidate says that the directory holds no CNI configuration at all, as
 // before the cluster's network has been installed.
 var ErrNoCandidate = errors.New("no CNI configuration")
@@ -77,7 +80,7 @@ type content struct {
 // bytes of their names. Directories are none, symbolic links are, wherever they
 // point.
 func openDirectory(dir string) (*directory, error) {
-	files, err := libcni.ConfFiles(dir, []string{extensionSingle, extensionList, extensionJSON})
+	files, err := libcni.ConfFiles(dir, extensions())
 	if err != nil {
 		return nil, fmt.Errorf("listing %s: %w", dir, err)
 	}
