@@ -220,7 +220,8 @@ func (a *Agent) prepare(g Gate, interval time.Duration) *running {
 			Probe: p, clock: a.clock, interval: interval, node: a.node, changed: a.rouse, again: make(chan struct{}, 1),
 		}
 		if check, ok := p.Check.(noticing); ok {
-			check.notice(a, g.Name, p.Name, asking.askAgain)
+			check.notice(a.log.With("node", a.name, "gate", g.Name, "check", p.Name),
+				a.metrics.conflist.MustCurryWith(map[string]string{"gate": g.Name, "check": p.Name}), asking.askAgain)
 		}
 		r.probers = append(r.probers, asking)
 	}
@@ -255,9 +256,7 @@ func (a *Agent) Start(ctx context.Context) error {
 	for _, g := range a.gates {
 		for _, p := range g.probers {
 			group.Go(func() { p.run(ctx) })
-			if check, ok := p.Check.(follower); ok {
-				go check.follow(ctx)
-			}
+			go p.follow(ctx)
 		}
 	}
 	// Watches are not waited for: while the API server refuses connections,

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nodegate/nodegate/gate"
@@ -40,9 +42,10 @@ type attached interface{ attach(*Agent) }
 type follower interface{ follow(ctx context.Context) }
 
 // noticing is a check that notices by itself that its answer is another by now. It
-// is told once, before it is asked, as what it runs and how it is asked again.
+// is told once, before it is asked, where it logs, whose events are counted if
+// anybody counts them, and how it is asked again.
 type noticing interface {
-	notice(a *Agent, gate, check string, again func())
+	notice(log *slog.Logger, events *prometheus.CounterVec, again func())
 }
 
 // restarting is a check that may find that it cannot pass before the process

@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"sync/atomic"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nodegate/nodegate/gate"
@@ -74,16 +76,15 @@ func (c *conflistCheck) look(node *corev1.Node) error {
 	return err
 }
 
-func (c *conflistCheck) notice(a *Agent, gate, check string, again func()) {
-	events := a.metrics.conflist.MustCurryWith(map[string]string{"gate": gate, "check": check})
-	for _, event := range conflist.Events() {
-		events.WithLabelValues(string(event))
+func (c *conflistCheck) notice(log *slog.Logger, events *prometheus.CounterVec, again func()) {
+	host := conflist.Host{Log: log, Changed: again, Count: func(conflist.Event) {}}
+	if events != nil {
+		for _, event := range conflist.Events() {
+			events.WithLabelValues(string(event))
+		}
+		host.Count = func(event conflist.Event) { events.WithLabelValues(string(event)).Inc() }
 	}
-	c.keeper.Attach(conflist.Host{
-		Log:     a.log.With("node", a.name, "gate", gate, "check", check),
-		Changed: again,
-		Count:   func(event conflist.Event) { events.WithLabelValues(string(event)).Inc() },
-	})
+	c.keeper.Attach(host)
 }
 
 func (c *conflistCheck) follow(ctx context.Context) { c.keeper.Watch(ctx) }

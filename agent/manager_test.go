@@ -8,6 +8,8 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -162,6 +164,26 @@ func TestTaintRemover(t *testing.T) {
 	}
 	if got := strings.Count(log.String(), "Removed the taint"); got != 3 {
 		t.Errorf("%d removals were logged:\n%s", got, log)
+	}
+}
+
+// TestTaintRemover_Conflist: a list that is mended is told of, without an Agent too.
+func TestTaintRemover_Conflist(t *testing.T) {
+	w := newWorld(t)
+	w.create(thisBoot, nil, armed()...)
+	dir, binDir := t.TempDir(), t.TempDir()
+	w.ok(os.WriteFile(filepath.Join(binDir, "gate-cni"), nil, 0o700))
+	write(t, filepath.Join(dir, ".gate-cni-entry"), `{"type":"gate-cni"}`)
+	write(t, filepath.Join(dir, "10-net.conflist"), `{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"bridge"}]}`)
+	log := &lockedBuffer{}
+	_, mgr := w.remover(w.identity(), log, ConflistCheck(gate.ConflistCheck{
+		PluginType: "gate-cni", Runtime: "containerd", Dir: dir, BinDir: binDir, EntryFile: filepath.Join(dir, ".gate-cni-entry"),
+	}))
+	stop := w.start(mgr)
+	w.eventuallyNode("without the taint", isOpen)
+	stop()
+	if n := strings.Count(log.String(), `msg="Mended the CNI configuration"`); n != 1 {
+		t.Errorf("told %d times:\n%s", n, log)
 	}
 }
 

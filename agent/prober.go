@@ -46,6 +46,13 @@ func (p *prober) run(ctx context.Context) {
 	}
 }
 
+// follow lets a check that does so follow something until the context ends.
+func (p *prober) follow(ctx context.Context) {
+	if check, ok := p.Check.(follower); ok {
+		check.follow(ctx)
+	}
+}
+
 // askAgain makes the prober ask without waiting for its interval's end.
 func (p *prober) askAgain() {
 	select {

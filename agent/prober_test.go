@@ -45,6 +45,22 @@ func TestProber_AsksOncePerInterval(t *testing.T) {
 	})
 }
 
+// TestProber_AsksAgain at once, when a check has noticed something.
+func TestProber_AsksAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var asked atomic.Int32
+		p := newProber(CheckFunc(func(context.Context) error { asked.Add(1); return nil }), func() {})
+		p.again = make(chan struct{}, 1)
+		go p.run(t.Context())
+		synctest.Wait()
+		p.askAgain()
+		synctest.Wait()
+		if got := asked.Load(); got != 2 {
+			t.Errorf("asked %d times, want 2", got)
+		}
+	})
+}
+
 // TestProber_AHungCheckFails: it neither returns nor heeds its context. It has
 // answered nevertheless, counts as failing when its dwell is over, and is not
 // asked a second time meanwhile.

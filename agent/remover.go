@@ -76,6 +76,7 @@ func (r *TaintRemover) Start(ctx context.Context) error {
 	var group sync.WaitGroup
 	for _, p := range r.probe {
 		group.Go(func() { p.run(ctx) })
+		go p.follow(ctx)
 	}
 	refused := &refusals{log: r.log}
 	go r.own.watch(ctx, r.rest, r.NodeName, refused.note) // see Agent.Start
@@ -95,9 +96,13 @@ func (r *TaintRemover) prepare() {
 	}
 	r.own = &ownNode{changed: r.rouse}
 	for _, p := range r.Gate.Probes {
-		r.probe = append(r.probe, &prober{
-			Probe: p, clock: r.clock, interval: DefaultCheckInterval, node: r.node, changed: r.rouse,
-		})
+		asking := &prober{
+			Probe: p, clock: r.clock, interval: DefaultCheckInterval, node: r.node, changed: r.rouse, again: make(chan struct{}, 1),
+		}
+		if check, ok := p.Check.(noticing); ok {
+			check.notice(r.log.With("gate", r.Gate.Name, "check", p.Name), nil, asking.askAgain)
+		}
+		r.probe = append(r.probe, asking)
 	}
 }
 
