@@ -1,14 +1,11 @@
 package guard
 
 import (
-	"fmt"
 	"maps"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
-	"github.com/nodegate/nodegate/gate"
+	"github.com/nodegate/nodegate/internal/notice"
 )
 
 // An agent that falls silent is weak evidence, and of many at once it is more
@@ -132,42 +129,25 @@ func (b *breaker) String() string {
 	if b.announced > 0 && !latest.IsZero() {
 		minutes[latest.UTC().Truncate(time.Minute)] += b.announced
 	}
-	var window []string
-	for at, count := range minutes {
-		window = append(window, stamp(at)+"/"+strconv.Itoa(count))
+	said := notice.Breaker{Armed: b.count() + max(0, b.announced), Limit: b.limit, Tripped: b.tripped}
+	for _, at := range slices.SortedFunc(maps.Keys(minutes), time.Time.Compare) {
+		said.Window = append(said.Window, notice.Arms{At: at, Count: minutes[at]})
 	}
-	slices.Sort(window)
-	return fmt.Sprintf("armed=%d limit=%d tripped=%t window=%s", b.count()+max(0, b.announced), b.limit, b.tripped, strings.Join(window, ","))
+	return said.String()
 }
 
-// parseBreaker reads what [breaker.String] wrote. Of what it cannot read it makes
-// nothing: whoever may write the Lease may as well delete it.
+// parseBreaker reads what [breaker.String] wrote. It takes the arms of a minute for
+// those of its end.
 func parseBreaker(value string, now time.Time) *breaker {
-	b := &breaker{}
-	for field := range strings.FieldsSeq(value) {
-		switch key, value, _ := strings.Cut(field, "="); key {
-		case "tripped":
-			if b.tripped = value == "true"; b.tripped {
-				b.refused = now
-			}
-		case "window":
-			b.inherited = parseArms(value, now)
+	said := notice.ParseBreaker(value)
+	b := &breaker{tripped: said.Tripped}
+	if b.tripped {
+		b.refused = now
+	}
+	for _, a := range said.Window {
+		if !a.At.After(now) {
+			b.inherited = append(b.inherited, arms{at: a.At.Add(time.Minute - time.Second), count: a.Count})
 		}
 	}
 	return b
-}
-
-// parseArms takes the arms of a minute for those of its end.
-func parseArms(value string, now time.Time) []arms {
-	var all []arms
-	for entry := range strings.SplitSeq(value, ",") {
-		minute, number, _ := strings.Cut(entry, "/")
-		at, err := time.Parse(gate.TimeLayout, minute)
-		count, errCount := strconv.ParseUint(number, 10, 24)
-		if err != nil || errCount != nil || at.After(now) {
-			continue
-		}
-		all = append(all, arms{at: at.Add(time.Minute - time.Second), count: int(count)})
-	}
-	return all
 }

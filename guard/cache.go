@@ -1,17 +1,16 @@
 package guard
 
 import (
-	"maps"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nodegate/nodegate/gate"
+	"github.com/nodegate/nodegate/internal/placement"
 )
 
 // CacheOptions restrict a manager's cache to what the guard judges by: Nodes
@@ -19,10 +18,9 @@ import (
 // namespaces, where a Role is enough to read them.
 func CacheOptions(cfg *gate.Configuration) cache.Options {
 	pods, sets := map[string]cache.Config{}, map[string]cache.Config{}
-	for i := range cfg.Gates {
-		agent := cfg.Gates[i].Agent
-		sets[agent.Namespace] = cache.Config{}
-		pods[agent.Namespace] = cache.Config{LabelSelector: agentPods(cfg, agent.Namespace)}
+	for namespace, selector := range placement.PodSelectors(cfg) {
+		sets[namespace] = cache.Config{}
+		pods[namespace] = cache.Config{LabelSelector: selector}
 	}
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
@@ -32,23 +30,6 @@ func CacheOptions(cfg *gate.Configuration) cache.Options {
 			&appsv1.DaemonSet{}: {Namespaces: sets},
 		},
 	}
-}
-
-// agentPods selects the agent pods of all gates in a namespace; all pods, where
-// their labels differ, for one selector cannot say so.
-func agentPods(cfg *gate.Configuration, namespace string) labels.Selector {
-	var common map[string]string
-	for i := range cfg.Gates {
-		agent := cfg.Gates[i].Agent
-		if agent.Namespace != namespace {
-			continue
-		}
-		if common != nil && !maps.Equal(common, agent.PodLabels) {
-			return labels.Everything()
-		}
-		common = agent.PodLabels
-	}
-	return labels.SelectorFromSet(common)
 }
 
 // trimNode keeps of a Node what the guard judges: that is some hundred bytes of

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nodegate/nodegate/gate"
+	"github.com/nodegate/nodegate/internal/placement"
 )
 
 // Grace is how long a node may be without a Ready agent pod: long enough that a
@@ -170,19 +171,13 @@ func (in input) agentBelongs() bool {
 	if in.installedAt.IsZero() && bound {
 		return true
 	}
-	for i := range in.daemonSets {
-		ds := &in.daemonSets[i]
-		if shouldRun(ds, in.node, in.gate) || bound && mayStay(ds, in.node, in.gate) {
-			return true
-		}
-	}
-	return false
+	return placement.Belongs(in.daemonSets, in.node, in.gate, bound)
 }
 
 // agentMissing reports whether an agent pod should be Ready and none is.
 func (in input) agentMissing() bool {
 	for i := range in.pods {
-		if podReady(&in.pods[i]) {
+		if placement.Ready(&in.pods[i]) {
 			return false
 		}
 	}
@@ -294,18 +289,6 @@ func processOf(pod *corev1.Pod) string {
 		restarts += status.RestartCount
 	}
 	return string(pod.UID) + "/" + strconv.Itoa(int(restarts))
-}
-
-func podReady(pod *corev1.Pod) bool {
-	if pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded {
-		return false // whatever it said before
-	}
-	for _, condition := range pod.Status.Conditions {
-		if condition.Type == corev1.PodReady {
-			return condition.Status == corev1.ConditionTrue
-		}
-	}
-	return false
 }
 
 // earlier returns the earlier of two times, of which zero means never.

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nodegate/nodegate/gate"
+	"github.com/nodegate/nodegate/internal/placement"
 )
 
 const (
@@ -405,8 +406,8 @@ func TestShouldRun(t *testing.T) {
 			if tc.pod != nil {
 				template(tc.pod)(&in)
 			}
-			if got := shouldRun(&in.daemonSets[0], in.node, in.gate); got != tc.want {
-				t.Errorf("shouldRun() = %t, want %t", got, tc.want)
+			if got := placement.ShouldRun(&in.daemonSets[0], in.node, in.gate); got != tc.want {
+				t.Errorf("placement.ShouldRun() = %t, want %t", got, tc.want)
 			}
 		})
 	}

@@ -8,10 +8,10 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nodegate/nodegate/gate"
+	"github.com/nodegate/nodegate/internal/placement"
 )
 
 // gather collects what a decision rests on, and notes whether the agent is
@@ -37,13 +37,7 @@ func (g *Guard) daemonSets(ctx context.Context, gt *gate.Gate) ([]appsv1.DaemonS
 	if err := g.Client.List(ctx, &list, client.InNamespace(gt.Agent.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("listing agent DaemonSets in %q: %w", gt.Agent.Namespace, err)
 	}
-	agent := labels.SelectorFromSet(gt.Agent.PodLabels)
-	var sets []appsv1.DaemonSet
-	for _, ds := range list.Items {
-		if ds.DeletionTimestamp == nil && agent.Matches(labels.Set(ds.Spec.Template.Labels)) {
-			sets = append(sets, ds)
-		}
-	}
+	sets := placement.DaemonSets(gt, list.Items)
 	g.noteDaemonSets(gt, len(sets))
 	return sets, nil
 }

@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/nodegate/nodegate/gate"
+	"github.com/nodegate/nodegate/internal/placement"
 )
 
 // bench is a guard over a fake client, with a clock that is moved by hand.
@@ -681,7 +682,7 @@ func TestAgentPods(t *testing.T) {
 	}
 	cfg := &gate.Configuration{Gates: []gate.Gate{gateOf("one", "a"), gateOf("two", "b"), gateOf("two", "c"), gateOf("three", "d"), gateOf("three", "d")}}
 	for namespace, want := range map[string]string{"one": "app=a", "two": "", "three": "app=d"} {
-		if got := agentPods(cfg, namespace).String(); got != want {
+		if got := placement.PodSelectors(cfg)[namespace].String(); got != want {
 			t.Errorf("in namespace %s selects %q, want %q", namespace, got, want)
 		}
 	}

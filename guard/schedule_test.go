@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nodegate/nodegate/gate"
+	"github.com/nodegate/nodegate/internal/placement"
 	"github.com/nodegate/nodegate/test/cluster"
 )
 
@@ -62,7 +63,7 @@ func TestShouldRun_AsTheController(t *testing.T) {
 	for _, ds := range sets {
 		var want []string
 		for _, node := range nodes {
-			if shouldRun(ds, node, gate.DefaultGate()) {
+			if placement.ShouldRun(ds, node, gate.DefaultGate()) {
 				want = append(want, node.Name)
 			}
 		}

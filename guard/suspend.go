@@ -2,10 +2,9 @@ package guard
 
 import (
 	"fmt"
-	"strings"
 	"time"
 
-	"github.com/nodegate/nodegate/gate"
+	"github.com/nodegate/nodegate/internal/notice"
 )
 
 // maxVacancy is for how long nobody may have led, before what time alone shows is
@@ -37,26 +36,20 @@ func suspend(vacant time.Duration, led bool, longest time.Duration, published su
 	return suspension{}
 }
 
-// holds reports whether it is in force. One that would last longer than any can was
-// not begun by this clock, but by one that was ahead, or by hand.
+// holds reports whether it is in force.
 func (s suspension) holds(now time.Time) bool {
-	left := s.until.Sub(now)
-	return left > 0 && left <= intervalOf(gate.MaxTTL)
+	return notice.Suspension{Until: s.until}.Holds(now)
 }
 
 // String is what the Lease tells.
 func (s suspension) String() string {
-	return "until=" + stamp(s.until) + " reason=" + s.reason
+	return notice.Suspension{Until: s.until, Reason: s.reason}.String()
 }
 
 // parseSuspension reads what [suspension.String] wrote; anything else is none.
 func parseSuspension(value string) suspension {
-	until, reason, ok := strings.Cut(strings.TrimPrefix(value, "until="), " reason=")
-	at, err := time.Parse(gate.TimeLayout, until)
-	if !ok || err != nil {
-		return suspension{}
-	}
-	return suspension{until: at, reason: reason}
+	s := notice.ParseSuspension(value)
+	return suspension{until: s.Until, reason: s.Reason}
 }
 
 // intervalOf is the longest that an agent may let pass from a heartbeat with this

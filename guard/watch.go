@@ -15,6 +15,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/nodegate/nodegate/internal/placement"
 )
 
 // podNodeName is the field by which pods are found.
@@ -59,7 +61,7 @@ func nodeChanged() predicate.Predicate {
 // Ready.
 func podChanged() predicate.Predicate {
 	return onUpdate(func(before, after *corev1.Pod) bool {
-		return before.Spec.NodeName != after.Spec.NodeName || podReady(before) != podReady(after) ||
+		return before.Spec.NodeName != after.Spec.NodeName || placement.Ready(before) != placement.Ready(after) ||
 			processOf(before) != processOf(after) ||
 			!notReadySince(before).Equal(notReadySince(after))
 	})

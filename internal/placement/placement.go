@@ -1,29 +1,86 @@
-package guard
+// Package placement says where a gate's agent belongs, and which pods are its: what
+// the guard and people who look at a cluster must see alike.
+package placement
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/go-logr/logr"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
 	"github.com/nodegate/nodegate/gate"
 )
 
-// shouldRun reports whether the DaemonSet belongs on the Node, as the DaemonSet
+// ShouldRun reports whether the DaemonSet belongs on the Node, as the DaemonSet
 // controller decides it, the gate's own taint apart: node name, node selector,
 // required affinity, and tolerations of what keeps pods away.
-func shouldRun(ds *appsv1.DaemonSet, node *corev1.Node, g *gate.Gate) bool {
+func ShouldRun(ds *appsv1.DaemonSet, node *corev1.Node, g *gate.Gate) bool {
 	return fits(ds, node, g, corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute)
 }
 
-// mayStay reports whether a pod of the DaemonSet that is on the Node may stay
+// MayStay reports whether a pod of the DaemonSet that is on the Node may stay
 // there, though the DaemonSet controller might not put one there now: a taint that
 // came later keeps new pods away and leaves those that run.
-func mayStay(ds *appsv1.DaemonSet, node *corev1.Node, g *gate.Gate) bool {
+func MayStay(ds *appsv1.DaemonSet, node *corev1.Node, g *gate.Gate) bool {
 	return fits(ds, node, g, corev1.TaintEffectNoExecute)
+}
+
+// Belongs reports whether one of the agent's DaemonSets should run a pod on the Node
+// or, where one is bound to it, lets it stay.
+func Belongs(sets []appsv1.DaemonSet, node *corev1.Node, g *gate.Gate, bound bool) bool {
+	return slices.ContainsFunc(sets, func(ds appsv1.DaemonSet) bool {
+		return ShouldRun(&ds, node, g) || bound && MayStay(&ds, node, g)
+	})
+}
+
+// DaemonSets are those that create the gate's agent pods, which one that is being
+// deleted does not, among those of the agent's namespace.
+func DaemonSets(g *gate.Gate, all []appsv1.DaemonSet) []appsv1.DaemonSet {
+	agent := labels.SelectorFromSet(g.Agent.PodLabels)
+	var sets []appsv1.DaemonSet
+	for _, ds := range all {
+		if ds.DeletionTimestamp == nil && ds.Namespace == g.Agent.Namespace && agent.Matches(labels.Set(ds.Spec.Template.Labels)) {
+			sets = append(sets, ds)
+		}
+	}
+	return sets
+}
+
+// PodSelectors select the agent pods of all gates, by namespace: all pods of one
+// where their labels differ, for one selector cannot say so.
+func PodSelectors(cfg *gate.Configuration) map[string]labels.Selector {
+	common := map[string]map[string]string{}
+	selectors := map[string]labels.Selector{}
+	for i := range cfg.Gates {
+		agent := cfg.Gates[i].Agent
+		known, ok := common[agent.Namespace]
+		switch {
+		case !ok:
+			common[agent.Namespace] = agent.PodLabels
+			selectors[agent.Namespace] = labels.SelectorFromSet(agent.PodLabels)
+		case !maps.Equal(known, agent.PodLabels):
+			selectors[agent.Namespace] = labels.Everything()
+		}
+	}
+	return selectors
+}
+
+// Ready reports whether a pod is.
+func Ready(pod *corev1.Pod) bool {
+	if pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded {
+		return false // whatever it said before
+	}
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodReady {
+			return condition.Status == corev1.ConditionTrue
+		}
+	}
+	return false
 }
 
 // fits reports whether a pod of the DaemonSet fits the Node, as far as taints of
