@@ -49,7 +49,8 @@ Where several gates govern the node, say which by --gate; --clear without it end
 all bypasses of the node.`,
 		Example: `  kubectl nodegate bypass node-1 --for 1h --reason "the agent's image cannot be pulled"
   kubectl nodegate bypass node-1 --clear`,
-		Args: cobra.ExactArgs(1),
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: o.completeNode,
 		RunE: func(command *cobra.Command, args []string) error {
 			b.node = args[0]
 			if err := b.chooses(command.Flags().Changed); err != nil {
@@ -64,6 +65,7 @@ all bypasses of the node.`,
 	command.Flags().DurationVar(&b.length, "for", 0, "how long, at most 24h, in the API server's time")
 	command.Flags().StringVar(&b.reason, "reason", "", "why, for whoever finds the node open; printable ASCII")
 	command.Flags().StringSliceVar(&b.gates, "gate", nil, "the `gate`; may be repeated")
+	_ = command.RegisterFlagCompletionFunc("gate", o.completeGate) // the flag is there
 	command.Flags().BoolVar(&b.clear, "clear", false, "end the bypass")
 	return command
 }

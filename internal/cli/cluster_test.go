@@ -46,18 +46,7 @@ func (e *environment) expect(t *testing.T, wantCode int, want string, args ...st
 
 // TestCommands_SayWhatToDo: each thing that can be amiss is named.
 func TestCommands_SayWhatToDo(t *testing.T) {
-	c := cluster.ForTest(t)
-	e := &environment{cluster: c}
-	var err error
-	if e.admin, err = kubernetes.NewForConfig(c.Admin); err != nil {
-		t.Fatal(err)
-	}
-	kubeconfig, err := c.Kubeconfig(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	e.flags = []string{"--kubeconfig=" + kubeconfig, "--cache-dir=" + t.TempDir()}
-
+	e := newEnvironment(t)
 	e.expect(t, codeFailed, "is nodegate installed in this cluster?", "pause")
 	e.expect(t, codeFailed, "is nodegate installed in this cluster?", "bypass", "linux", "--clear")
 	e.expect(t, codeFailed, "run it as somebody who may", "pause", "--as=nobody")
@@ -173,8 +162,8 @@ func (e *environment) bypasses(t *testing.T) {
 	e.expect(t, codeFailed, `the verb "bypass" on gates.nodegate.io "blue": run it as somebody who may`, bypass("blue", "--for=2h", "--reason=test", "--as=editor")...)
 }
 
-// grant gives a person rights and waits until they have them.
-func (e *environment) grant(t *testing.T, user string, rules ...rbacv1.PolicyRule) {
+// allow gives a person rights, which takes effect a little later.
+func (e *environment) allow(t *testing.T, user string, rules ...rbacv1.PolicyRule) {
 	t.Helper()
 	meta := metav1.ObjectMeta{Name: user}
 	if _, err := e.admin.RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: meta, Rules: rules}, metav1.CreateOptions{}); err != nil {
@@ -187,6 +176,13 @@ func (e *environment) grant(t *testing.T, user string, rules ...rbacv1.PolicyRul
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// grant gives a person rights, among them to read the configuration, and waits until
+// they have them.
+func (e *environment) grant(t *testing.T, user string, rules ...rbacv1.PolicyRule) {
+	t.Helper()
+	e.allow(t, user, rules...)
 	impersonated := *e.cluster.Admin
 	impersonated.Impersonate.UserName = user
 	client, err := kubernetes.NewForConfig(&impersonated)

@@ -28,6 +28,9 @@ func Run(ctx context.Context, streams genericiooptions.IOStreams, args []string)
 	command := NewCommand(streams)
 	command.SetArgs(args)
 	err := command.ExecuteContext(ctx)
+	if code, ok := errors.AsType[outcome](err); ok {
+		return int(code)
+	}
 	switch {
 	case err == nil:
 		return codeDone
@@ -61,6 +64,7 @@ Exit codes: 0 done, 1 failed, 2 changed but not seen to be in effect everywhere.
 	command.CompletionOptions.DisableDefaultCmd = true
 	flags.AddFlags(command.PersistentFlags())
 	command.PersistentFlags().Lookup("cache-dir").DefValue = "" // it is in the caller's home
+	command.AddCommand(newStatusCommand(o), newHeartbeatCommand(o), newConfigCommand(o), newVersionCommand(o))
 	command.AddCommand(newModeCommands(o)...)
 	command.AddCommand(newBypassCommand(o))
 	command.AddCommand(newRenderCommand(o))

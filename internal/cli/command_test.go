@@ -20,14 +20,19 @@ func run(t *testing.T, args ...string) (out, errOut string, code int) {
 
 func TestHelp(t *testing.T) {
 	var all strings.Builder
-	for _, command := range [][]string{nil, {"pause"}, {"observe"}, {"resume"}, {"bypass"}, {"render"}} {
+	for _, command := range [][]string{
+		nil,
+		{"status"}, {"heartbeat"}, {"config", "validate"}, {"version"},
+		{"pause"}, {"observe"}, {"resume"}, {"bypass"},
+		{"render"},
+	} {
 		out, errOut, code := run(t, append(command, "--help")...)
 		if code != codeDone || errOut != "" {
 			t.Errorf("%v --help: exit code %d, %s", command, code, errOut)
 		}
 		if len(command) > 0 { // kubectl's own flags are the same everywhere
 			out, _, _ = strings.Cut(out, "\nGlobal Flags:")
-			out = "\n---- " + command[0] + "\n\n" + out
+			out = "\n---- " + strings.Join(command, " ") + "\n\n" + out
 		}
 		all.WriteString(out)
 	}
@@ -41,18 +46,21 @@ func TestRun_Refuses(t *testing.T) {
 		args []string
 		want string
 	}{
-		"no kubeconfig":      {[]string{"pause"}, "there is no kubeconfig"},
-		"a missing one":      {[]string{"pause", "--kubeconfig=/nonexistent"}, "/nonexistent"},
-		"an unknown command": {[]string{"stop"}, `unknown command "stop"`},
-		"no node":            {[]string{"bypass", "--clear"}, "accepts 1 arg"},
-		"nothing to do":      {[]string{"bypass", "n"}, "say for how long and why"},
-		"no reason":          {[]string{"bypass", "n", "--for=1h"}, "--reason is missing"},
-		"no time given":      {[]string{"bypass", "n", "--reason=x"}, "--for is missing"},
-		"an empty reason":    {[]string{"bypass", "n", "--for=1h", "--reason="}, "--reason must be"},
-		"an odd reason":      {[]string{"bypass", "n", "--for=1h", "--reason=ü"}, "--reason must be printable ASCII"},
-		"two days":           {[]string{"bypass", "n", "--for=48h", "--reason=x"}, "--for is 48h0m0s, it must be from 1s to 24h0m0s"},
-		"no time":            {[]string{"bypass", "n", "--for=0s", "--reason=x"}, "--for is 0s"},
-		"both":               {[]string{"bypass", "n", "--clear", "--for=1h", "--reason=x"}, "--clear ends a bypass"},
+		"no kubeconfig":           {[]string{"pause"}, "there is no kubeconfig"},
+		"a missing one":           {[]string{"pause", "--kubeconfig=/nonexistent"}, "/nonexistent"},
+		"an unknown command":      {[]string{"stop"}, `unknown command "stop"`},
+		"no node":                 {[]string{"bypass", "--clear"}, "accepts 1 arg"},
+		"nothing to do":           {[]string{"bypass", "n"}, "say for how long and why"},
+		"no reason":               {[]string{"bypass", "n", "--for=1h"}, "--reason is missing"},
+		"a form that is none":     {[]string{"status", "-o", "xml"}, "unable to match a printer"},
+		"a selector that is none": {[]string{"status", "-l", "!!"}, "--selector"},
+		"no such file":            {[]string{"config", "validate", "/nonexistent"}, "/nonexistent"},
+		"no time given":           {[]string{"bypass", "n", "--reason=x"}, "--for is missing"},
+		"an empty reason":         {[]string{"bypass", "n", "--for=1h", "--reason="}, "--reason must be"},
+		"an odd reason":           {[]string{"bypass", "n", "--for=1h", "--reason=ü"}, "--reason must be printable ASCII"},
+		"two days":                {[]string{"bypass", "n", "--for=48h", "--reason=x"}, "--for is 48h0m0s, it must be from 1s to 24h0m0s"},
+		"no time":                 {[]string{"bypass", "n", "--for=0s", "--reason=x"}, "--for is 0s"},
+		"both":                    {[]string{"bypass", "n", "--clear", "--for=1h", "--reason=x"}, "--clear ends a bypass"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out, errOut, code := run(t, tc.args...)

@@ -21,6 +21,9 @@ import (
 // connection is to the cluster that kubectl's configuration names, with the caller's rights.
 type connection struct {
 	client.Client
+	// watcher is the same, and watches.
+	watcher client.WithWatch
+	config  *rest.Config
 	// clock shows the API server's time after a first answer.
 	clock *apiclock.Clock
 }
@@ -35,14 +38,15 @@ func (o *options) connect() (*connection, error) {
 	config.UserAgent = gate.ManagerCLI
 	config.QPS = -1 // the API server's priority and fairness paces requests
 	config.Wrap(c.clock.Wrap)
+	c.config = config
 	mapper, err := o.flags.ToRESTMapper()
 	if err != nil {
 		return nil, fmt.Errorf("finding out what the API server serves: %w", err)
 	}
-	if c.Client, err = client.New(config, client.Options{Mapper: mapper}); err != nil {
+	if c.watcher, err = client.NewWithWatch(config, client.Options{Mapper: mapper}); err != nil {
 		return nil, fmt.Errorf("creating client: %w", err)
 	}
-	c.Client = client.WithFieldOwner(c.Client, gate.ManagerCLI)
+	c.Client = client.WithFieldOwner(c.watcher, gate.ManagerCLI)
 	return c, nil
 }
 

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nodegate/nodegate/gate"
+	"github.com/nodegate/nodegate/internal/report"
 )
 
 const (
@@ -140,7 +141,7 @@ func (o *modeOptions) guardSeen(c *connection) func(context.Context) (bool, erro
 		if err != nil {
 			return false, err
 		}
-		if !held(lease, c.clock.Now()) {
+		if !report.Held(lease, c.clock.Now()) {
 			return false, errors.New("no guard runs")
 		}
 		if mode := lease.Annotations[gate.ModeAnnotation]; mode != string(o.mode) {
@@ -148,14 +149,4 @@ func (o *modeOptions) guardSeen(c *connection) func(context.Context) (bool, erro
 		}
 		return true, nil
 	}
-}
-
-// held reports whether the Lease's holder renews it, by the API server's time. One
-// that was killed stays noted as its holder.
-func held(lease *coordinationv1.Lease, now time.Time) bool {
-	spec := lease.Spec
-	if spec.HolderIdentity == nil || *spec.HolderIdentity == "" || spec.RenewTime == nil || spec.LeaseDurationSeconds == nil {
-		return false
-	}
-	return now.Before(spec.RenewTime.Add(time.Duration(*spec.LeaseDurationSeconds) * time.Second))
 }

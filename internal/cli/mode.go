@@ -10,10 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	admissionregistrationv1beta1 "k8s.io/api/admissionregistration/v1beta1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -193,34 +190,11 @@ func otherThan(object *unstructured.Unstructured) gate.Mode {
 	return gate.ModePaused
 }
 
-// admission lists what nodegate has that admits.
+// admission lists what nodegate has that follows the mode.
 func admission(ctx context.Context, c *connection) ([]*unstructured.Unstructured, error) {
-	selector, err := labels.Parse(manifests.Installed)
+	found, err := installed(ctx, c, "ValidatingAdmissionPolicyBinding", "MutatingAdmissionPolicyBinding", "MutatingWebhookConfiguration")
 	if err != nil {
 		return nil, err
-	}
-	v1 := admissionregistrationv1.SchemeGroupVersion
-	var found []*unstructured.Unstructured
-	for _, versions := range [][]schema.GroupVersionKind{
-		{v1.WithKind("ValidatingAdmissionPolicyBinding")},
-		{v1.WithKind("MutatingAdmissionPolicyBinding"), admissionregistrationv1beta1.SchemeGroupVersion.WithKind("MutatingAdmissionPolicyBinding")},
-		{v1.WithKind("MutatingWebhookConfiguration")},
-	} {
-		for _, kind := range versions {
-			list := &unstructured.UnstructuredList{}
-			list.SetGroupVersionKind(kind)
-			err := c.List(ctx, list, client.MatchingLabelsSelector{Selector: selector})
-			if isNotServed(err) {
-				continue
-			}
-			if err != nil {
-				return nil, explain(err, newObject(kind, "", "(list)"))
-			}
-			for i := range list.Items {
-				found = append(found, &list.Items[i])
-			}
-			break
-		}
 	}
 	slices.SortStableFunc(found, func(a, b *unstructured.Unstructured) int {
 		last := func(object *unstructured.Unstructured) int {

@@ -1,0 +1,118 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/printers"
+)
+
+// output is how a result is written: as text, or in one of kubectl's forms.
+type output struct {
+	format string
+	// texts are the forms that are text, besides the usual one.
+	texts []string
+	flags *genericclioptions.PrintFlags
+}
+
+func (o *output) addTo(command *cobra.Command, texts ...string) {
+	o.texts = texts
+	o.flags = genericclioptions.NewPrintFlags("")
+	o.flags.OutputFormat = &o.format
+	forms := append(slices.Clone(texts), "json", "yaml", "jsonpath=…", "go-template=…")
+	command.Flags().StringVarP(&o.format, "output", "o", "", "one of: "+strings.Join(forms, ", "))
+	_ = command.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(append(slices.Clone(texts), "json", "yaml"), cobra.ShellCompDirectiveNoFileComp)) // the flag is there
+}
+
+// printer is one for structured forms; nil for text.
+func (o *output) printer() (printers.ResourcePrinter, error) {
+	if o.format == "" || slices.Contains(o.texts, o.format) {
+		return nil, nil
+	}
+	if o.format == "name" {
+		return nil, fmt.Errorf("-o name is not one of the forms of this command")
+	}
+	return o.flags.ToPrinter()
+}
+
+// print writes an object in a structured form, if that is asked for.
+func (o *output) print(object runtime.Object, to io.Writer) (done bool, err error) {
+	p, err := o.printer()
+	if p == nil {
+		return false, err
+	}
+	return true, p.PrintObj(object, to)
+}
+
+// Colours of ANSI terminals.
+const (
+	red    = "31"
+	green  = "32"
+	yellow = "33"
+)
+
+// paint colours text if it is for a terminal.
+func (o *options) paint(colour, text string) string {
+	if colour == "" || !printers.AllowsColorOutput(o.Out) {
+		return text
+	}
+	return "\x1b[" + colour + "m" + text + "\x1b[0m"
+}
+
+// cell is one of a table.
+type cell struct{ text, colour string }
+
+func cells(texts ...string) []cell {
+	row := make([]cell, len(texts))
+	for i, text := range texts {
+		row[i].text = text
+	}
+	return row
+}
+
+// table is written in columns, which stay as wide as they once were.
+type table struct{ widths []int }
+
+// write writes rows. What comes from a cluster cannot reach the terminal's controls.
+// The last column may be empty.
+func (t *table) write(o *options, rows [][]cell) {
+	const gap = "   "
+	for _, row := range rows {
+		for i := range row {
+			row[i].text = printers.EscapeTerminal(row[i].text)
+			if row[i].text == "" && i < len(row)-1 {
+				row[i].text = "-"
+			}
+			if i == len(t.widths) {
+				t.widths = append(t.widths, 0)
+			}
+			t.widths[i] = max(t.widths[i], utf8.RuneCountInString(row[i].text))
+		}
+	}
+	for _, row := range rows {
+		var line strings.Builder
+		for i, c := range row {
+			line.WriteString(o.paint(c.colour, c.text))
+			if i < len(row)-1 {
+				line.WriteString(strings.Repeat(" ", t.widths[i]-utf8.RuneCountInString(c.text)) + gap)
+			}
+		}
+		fmt.Fprintln(o.Out, strings.TrimRight(line.String(), " "))
+	}
+}
+
+// age says how long ago something was, as kubectl does.
+func age(seconds int64) string {
+	if seconds < 0 {
+		return "in " + duration.HumanDuration(time.Duration(-seconds)*time.Second)
+	}
+	return duration.HumanDuration(time.Duration(seconds) * time.Second)
+}

@@ -1,0 +1,271 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"io"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/nodegate/nodegate/gate"
+	"github.com/nodegate/nodegate/internal/report"
+	"github.com/nodegate/nodegate/manifests"
+	"github.com/nodegate/nodegate/test/cluster"
+)
+
+const oneGate = head + `gates:
+- name: agent
+  taint: {key: nodegate.io/agent-not-ready}
+  checks:
+  - socket: {path: /run/example/cni.sock}
+`
+
+// TestSee: what is there is seen, with whatever rights.
+func TestSee(t *testing.T) {
+	e := newEnvironment(t)
+	e.expect(t, codeFailed, "is nodegate installed in this cluster?", "status")
+	e.expect(t, codeDone, "Neither controller nor agent is installed", "version")
+	e.install(t, manifests.Options{Config: oneGate})
+	t.Run("policies as rendered", e.seesNoDifference)
+	t.Run("a policy that was edited", e.seesDifference)
+	e.install(t, manifests.Options{Config: oneGate, Mutation: manifests.ByWebhook})
+	e.expect(t, int(codeAmiss), "policies and the webhook arm", "status")
+	e.createNode(t, "node-1")
+	t.Run("heartbeat", e.seesHeartbeat)
+	t.Run("completion", e.completes)
+	t.Run("config", e.validates)
+	t.Run("version", e.seesVersions)
+	t.Run("few rights", e.seesLittle)
+	t.Run("watch", e.watches)
+}
+
+func newEnvironment(t *testing.T) *environment {
+	t.Helper()
+	e := &environment{cluster: cluster.ForTest(t)}
+	var err error
+	if e.admin, err = kubernetes.NewForConfig(e.cluster.Admin); err != nil {
+		t.Fatal(err)
+	}
+	kubeconfig, err := e.cluster.Kubeconfig(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.flags = []string{"--kubeconfig=" + kubeconfig, "--cache-dir=" + t.TempDir()}
+	return e
+}
+
+// install applies all that an installation is.
+func (e *environment) install(t *testing.T, o manifests.Options) {
+	t.Helper()
+	objects, err := manifests.Install(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := e.cluster.Apply(t.Context(), objects); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (e *environment) createNode(t *testing.T, name string) *corev1.Node {
+	t.Helper()
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelOSStable: "linux"}}}
+	node, err := e.admin.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return node
+}
+
+func (e *environment) patchNode(t *testing.T, name, patch string) {
+	t.Helper()
+	_, err := e.admin.CoreV1().Nodes().Patch(t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// status is what programs read.
+func (e *environment) status(t *testing.T, wantCode int, args ...string) *report.Status {
+	t.Helper()
+	out, errOut, code := e.run(t, append([]string{"status", "-o", "json"}, args...)...)
+	if code != wantCode {
+		t.Fatalf("exit code %d, want %d:\n%s%s", code, wantCode, out, errOut)
+	}
+	s := &report.Status{}
+	if err := json.Unmarshal([]byte(out), s); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// seesNoDifference: what an API server makes of the manifests is what is rendered.
+func (e *environment) seesNoDifference(t *testing.T) {
+	s := e.status(t, int(codeAmiss))
+	if len(s.Findings) != 1 || s.Findings[0].Kind != report.GuardAbsent || len(s.Unseen) > 0 || s.Installation.Mutation != report.MutationPolicy {
+		t.Errorf("findings %+v, unseen %+v, installation %+v", s.Findings, s.Unseen, s.Installation)
+	}
+}
+
+func (e *environment) seesDifference(t *testing.T) {
+	policies := e.admin.AdmissionregistrationV1().ValidatingAdmissionPolicies()
+	patch := `{"spec":{"failurePolicy":"Ignore"}}`
+	if _, err := policies.Patch(t.Context(), "writers.agent.nodegate.io", types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	e.expect(t, int(codeAmiss), "ValidatingAdmissionPolicy writers.agent.nodegate.io in spec.failurePolicy", "status")
+	e.install(t, manifests.Options{Config: oneGate})
+	e.seesNoDifference(t)
+}
+
+func (e *environment) seesHeartbeat(t *testing.T) {
+	node := e.createNode(t, "beating")
+	patch := `{"status":{"nodeInfo":{"bootID":"de2d9a80-35f2-44b5-bea4-72f10b303c45"}}}`
+	if _, err := e.admin.CoreV1().Nodes().Patch(t.Context(), node.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}, "status"); err != nil {
+		t.Fatal(err)
+	}
+	e.expect(t, codeFailed, `nodes "unknown" not found`, "heartbeat", "unknown")
+	e.expect(t, int(codeArmed), "Absent: there is no heartbeat", "heartbeat", node.Name)
+	hb := gate.Heartbeat{Ready: true, Time: time.Now().Truncate(time.Second), TTL: gate.MaxTTL, BootID: "de2d9a80-35f2-44b5-bea4-72f10b303c45", NodeUID: node.UID}
+	value, err := hb.Format()
+	if err != nil {
+		t.Fatal(err)
+	}
+	annotate := func(value string) {
+		data, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{gate.HeartbeatPrefix + "agent": value}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.patchNode(t, node.Name, string(data))
+	}
+	annotate(value)
+	e.expect(t, codeDone, "Fresh: the node's agent serves", "heartbeat", node.Name)
+	annotate("v=1 \x1b[2J")
+	e.expect(t, int(codeArmed), `fault     parsing heartbeat: value "v=1 \x1b[2J"`, "heartbeat", node.Name)
+}
+
+func (e *environment) completes(t *testing.T) {
+	e.createNode(t, "node-2")
+	for _, tc := range []struct{ line, want string }{
+		{"heartbeat node-", "node-1\nnode-2\n:4"},
+		{"heartbeat node-1 ", ":4"},
+		{"bypass node-1 --gate ", "agent\n:4"},
+		{"status -o ", "wide\nname\njson\nyaml\n:4"},
+	} {
+		out, errOut, code := run(t, slices.Concat([]string{"__complete"}, e.flags, strings.Split(tc.line, " "))...)
+		if code != codeDone || strings.TrimSpace(out) != tc.want {
+			t.Errorf("%s: exit code %d, %q, want %q\n%s", tc.line, code, out, tc.want, errOut)
+		}
+	}
+}
+
+func (e *environment) validates(t *testing.T) {
+	e.expect(t, codeDone, "ConfigMap nodegate-system/nodegate-config is valid: mode enforce, gates agent", "config", "validate")
+	e.setConfig(t, head+"mode: sometimes\n")
+	e.expect(t, codeFailed, `- mode: Unsupported value: "sometimes"`, "config", "validate")
+	e.expect(t, codeFailed, "kubectl nodegate config validate", "status")
+	e.setConfig(t, oneGate)
+}
+
+func (e *environment) seesVersions(t *testing.T) {
+	e.expect(t, codeDone, "controller            nodegate-controller:dev", "version")
+	e.expect(t, codeDone, "agent of gate agent   nodegate-agent:dev", "version")
+	e.expect(t, codeUnseen, "API server", "version", "--as=nobody")
+}
+
+// seesLittle: with the right to read Nodes, and no other.
+func (e *environment) seesLittle(t *testing.T) {
+	const user = "reader"
+	identity, err := e.cluster.User(user)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := cluster.WriteKubeconfig(identity, kubeconfig); err != nil {
+		t.Fatal(err)
+	}
+	e.allow(t, user, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "list", "watch"}})
+	client, err := kubernetes.NewForConfig(identity)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cluster.Await(t.Context(), func(ctx context.Context) (bool, error) {
+		_, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+		return err == nil, err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	reader := &environment{flags: []string{"--kubeconfig=" + kubeconfig, "--cache-dir=" + t.TempDir()}}
+	s := reader.status(t, int(codeArmed))
+	seen := map[report.Part]bool{}
+	for _, u := range s.Unseen {
+		seen[u.Part] = true
+	}
+	if len(seen) != 5 || len(s.Nodes) == 0 || len(s.Findings) > 0 || s.Nodes[0].Agent != nil {
+		t.Errorf("unseen %+v, findings %+v, nodes %+v", s.Unseen, s.Findings, s.Nodes)
+	}
+	reader.expect(t, int(codeArmed), "The default gate is assumed", "status")
+	reader.expect(t, int(codeArmed), "Absent: there is no heartbeat", "heartbeat", "node-1")
+	if s := reader.status(t, codeUnseen, "-l", "no=such"); len(s.Nodes) > 0 {
+		t.Errorf("nodes %+v", s.Nodes)
+	}
+	e.expect(t, codeFailed, "run it as somebody who may", "status", "--as=nobody")
+}
+
+// watches: a row that changes is shown, and one more is not.
+func (e *environment) watches(t *testing.T) {
+	read, write := io.Pipe()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan int, 1)
+	go func() {
+		args := append([]string{"status", "--watch", "-o", "name"}, e.flags...)
+		ended <- Run(ctx, genericiooptions.IOStreams{In: strings.NewReader(""), Out: write, ErrOut: io.Discard}, args)
+		_ = write.Close()
+	}()
+	lines := bufio.NewScanner(read)
+	await := func(want string) {
+		t.Helper()
+		for lines.Scan() {
+			if lines.Text() == want {
+				return
+			}
+		}
+		t.Fatalf("the watch has ended before it wrote %q", want)
+	}
+	await("node/node-2") // it is the last one
+	e.patchNode(t, "beating", `{"metadata":{"annotations":null}}`)
+	await("node/beating")
+	e.createNode(t, "node-3")
+	await("node/node-3")
+	if err := e.admin.CoreV1().Nodes().Delete(t.Context(), "node-1", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	await("node/node-1")
+	cancel()
+	go func() { _, _ = io.Copy(io.Discard, read) }()
+	if code := <-ended; code != codeDone {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// TestOutput_Terminal: what comes from a cluster reaches no terminal as it is.
+func TestOutput_Terminal(t *testing.T) {
+	var out strings.Builder
+	o := &options{IOStreams: genericiooptions.IOStreams{Out: &out}}
+	columns := &table{}
+	columns.write(o, [][]cell{cells("A", "B", "C"), {{text: "ü\x1b[2J"}, {colour: red}, {}}})
+	columns.write(o, [][]cell{cells("x", "y", "z")})
+	if want := "A        B   C\nü^[[2J   -\nx        y   z\n"; out.String() != want {
+		t.Errorf("got %q, want %q", out.String(), want)
+	}
+}
