@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
@@ -38,6 +39,9 @@ func Run(ctx context.Context, streams genericiooptions.IOStreams, args []string)
 		fmt.Fprintln(streams.ErrOut, "Warning:", err)
 		return codeUnseen
 	}
+	if _, unanswered := errors.AsType[*url.Error](err); unanswered {
+		err = fmt.Errorf("the API server that the kubeconfig names does not answer: %w", err)
+	}
 	fmt.Fprintln(streams.ErrOut, "Error:", err)
 	return codeFailed
 }
@@ -64,7 +68,7 @@ Exit codes: 0 done, 1 failed, 2 changed but not seen to be in effect everywhere.
 	command.CompletionOptions.DisableDefaultCmd = true
 	flags.AddFlags(command.PersistentFlags())
 	command.PersistentFlags().Lookup("cache-dir").DefValue = "" // it is in the caller's home
-	command.AddCommand(newStatusCommand(o), newHeartbeatCommand(o), newConfigCommand(o), newVersionCommand(o))
+	command.AddCommand(newStatusCommand(o), newExplainCommand(o), newHeartbeatCommand(o), newConfigCommand(o), newVersionCommand(o))
 	command.AddCommand(newModeCommands(o)...)
 	command.AddCommand(newBypassCommand(o))
 	command.AddCommand(newRenderCommand(o))

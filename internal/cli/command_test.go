@@ -22,7 +22,7 @@ func TestHelp(t *testing.T) {
 	var all strings.Builder
 	for _, command := range [][]string{
 		nil,
-		{"status"}, {"heartbeat"}, {"config", "validate"}, {"version"},
+		{"status"}, {"explain"}, {"heartbeat"}, {"config", "validate"}, {"version"},
 		{"pause"}, {"observe"}, {"resume"}, {"bypass"},
 		{"render"},
 	} {
@@ -48,6 +48,7 @@ func TestRun_Refuses(t *testing.T) {
 	}{
 		"no kubeconfig":           {[]string{"pause"}, "there is no kubeconfig"},
 		"a missing one":           {[]string{"pause", "--kubeconfig=/nonexistent"}, "/nonexistent"},
+		"nobody answers":          {[]string{"status", "--server=https://127.0.0.1:1"}, "does not answer"},
 		"an unknown command":      {[]string{"stop"}, `unknown command "stop"`},
 		"no node":                 {[]string{"bypass", "--clear"}, "accepts 1 arg"},
 		"nothing to do":           {[]string{"bypass", "n"}, "say for how long and why"},

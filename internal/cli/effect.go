@@ -62,12 +62,14 @@ type unseeable struct{ error }
 func poll(ctx context.Context, seen func(context.Context) (bool, error)) error {
 	var last error
 	err := wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {
-		var holds bool
-		holds, last = seen(ctx)
-		if never, ok := errors.AsType[unseeable](last); ok {
+		holds, err := seen(ctx)
+		if never, ok := errors.AsType[unseeable](err); ok {
 			return false, never.error
 		}
-		return holds && last == nil, nil
+		if ctx.Err() == nil || last == nil { // that time is over says nothing of what was awaited
+			last = err
+		}
+		return holds && err == nil, nil
 	})
 	if wait.Interrupted(err) && last != nil {
 		return last

@@ -31,8 +31,10 @@ const (
 // follow shows the status, and then each row that changes, until the context ends.
 func (o *statusOptions) follow(ctx context.Context, c *connection, selector labels.Selector) error {
 	f := &follower{connection: c, failed: func(err error) { o.sayf("Lost sight of the cluster for a moment: %v", err) }}
-	if err := f.start(ctx, selector); err != nil {
-		return ignoreEnd(ctx, err)
+	if err := f.start(ctx, selector); ctx.Err() != nil {
+		return nil // who ends a watch has seen enough
+	} else if err != nil {
+		return err
 	}
 	status := report.NewStatus(f.current())
 	shown := status.Nodes
@@ -64,14 +66,6 @@ func (o *statusOptions) follow(ctx context.Context, c *connection, selector labe
 		}
 		status, shown = next, next.Nodes
 	}
-}
-
-// ignoreEnd: who ends a watch has seen enough.
-func ignoreEnd(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return nil
-	}
-	return err
 }
 
 // showChanges writes the rows that differ in more than the passing of time.
@@ -143,7 +137,7 @@ func (f *follower) start(ctx context.Context, selector labels.Selector) error {
 	for namespace, selector := range placement.PodSelectors(f.in.Config) {
 		pods, err := run(&corev1.Pod{}, &corev1.PodList{}, client.ListOptions{Namespace: namespace, LabelSelector: selector})
 		if apierrors.IsForbidden(err) {
-			f.podsUnseen = append(f.podsUnseen, report.Unseen{Part: report.PartPods, Reason: err.Error()})
+			f.podsUnseen = append(f.podsUnseen, report.Unseen{Part: report.PartPods, Reason: right(err)})
 			continue
 		}
 		if err != nil {

@@ -1,9 +1,12 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -81,8 +84,22 @@ func (l *look) unseen(part report.Part, err error) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.in.Unseen = append(l.in.Unseen, report.Unseen{Part: part, Reason: err.Error()})
+	l.in.Unseen = append(l.in.Unseen, report.Unseen{Part: part, Reason: right(err)})
+	slices.SortFunc(l.in.Unseen, func(a, b report.Unseen) int { return cmp.Compare(a.Part, b.Part) })
 	return nil
+}
+
+// right is the one that is missing, in the API server's words without its preface.
+func right(err error) string {
+	status, ok := errors.AsType[*apierrors.StatusError](err)
+	if !ok {
+		return err.Error()
+	}
+	_, right, found := strings.Cut(status.ErrStatus.Message, " is forbidden: ")
+	if !found {
+		return status.ErrStatus.Message
+	}
+	return right
 }
 
 // readConfiguration falls back to the default gate where it may not be read.

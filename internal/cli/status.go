@@ -240,7 +240,11 @@ func (o *statusOptions) totals(s *report.Status) {
 	}
 	(&table{}).write(o.options, rows)
 	o.didf("\n%s", installation(s.Installation, s.Time.Time))
-	for _, f := range s.Findings {
+	o.amiss(s.Findings)
+}
+
+func (o *options) amiss(findings []report.Finding) {
+	for _, f := range findings {
 		o.didf("\n%s %s\n    %s", o.paint(red, "Amiss:"), finding(f), f.Do)
 	}
 }

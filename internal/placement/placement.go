@@ -3,6 +3,7 @@
 package placement
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 
@@ -94,14 +95,33 @@ func fits(ds *appsv1.DaemonSet, node *corev1.Node, g *gate.Gate, effects ...core
 	return err == nil && wanted && tolerates(pod, g.WithoutTaint(node.Spec.Taints), effects)
 }
 
+// Obstacle says what keeps the DaemonSet's pods away from the Node, the gate's own
+// taint apart; empty if nothing does.
+func Obstacle(ds *appsv1.DaemonSet, node *corev1.Node, g *gate.Gate) string {
+	pod := &ds.Spec.Template.Spec
+	taint, hindered := hindrance(pod, g.WithoutTaint(node.Spec.Taints), []corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute})
+	switch {
+	case ShouldRun(ds, node, g):
+		return ""
+	case hindered:
+		return fmt.Sprintf("it does not tolerate the taint %s", taint.ToString())
+	}
+	return "its node selector or affinity does not select the node"
+}
+
 // tolerates reports whether the pod may be on a Node with these taints, as far as
 // they have one of the effects.
 func tolerates(pod *corev1.PodSpec, taints []corev1.Taint, effects []corev1.TaintEffect) bool {
+	_, hindered := hindrance(pod, taints, effects)
+	return !hindered
+}
+
+// hindrance is the first taint that keeps the pod away.
+func hindrance(pod *corev1.PodSpec, taints []corev1.Taint, effects []corev1.TaintEffect) (corev1.Taint, bool) {
 	hinders := func(taint *corev1.Taint) bool {
 		return slices.Contains(effects, taint.Effect) && !passing(pod, taint)
 	}
-	_, hindered := corev1helpers.FindMatchingUntoleratedTaint(logr.Discard(), taints, pod.Tolerations, hinders, true)
-	return !hindered
+	return corev1helpers.FindMatchingUntoleratedTaint(logr.Discard(), taints, pod.Tolerations, hinders, true)
 }
 
 // passing reports whether the taint says something of the node's condition, and

@@ -16,7 +16,7 @@ func TestDocs_NameEveryField(t *testing.T) {
 	}
 	text := string(data)
 	seen := map[reflect.Type]bool{}
-	for _, root := range []any{Status{}, Row{}, Heartbeats{}, Versions{}} {
+	for _, root := range []any{Status{}, Row{}, Explanation{}, Heartbeats{}, Versions{}} {
 		fields(reflect.TypeOf(root), seen, func(name string) {
 			if !strings.Contains(text, "`"+name+"`") {
 				t.Errorf("docs/output.md does not name the field %q", name)

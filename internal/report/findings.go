@@ -24,7 +24,7 @@ const (
 	AdmissionLeft FindingKind = "AdmissionLeft"
 	// WebhookUntrusted: the registration has no authority yet.
 	WebhookUntrusted FindingKind = "WebhookUntrusted"
-	// Suspended: nothing is armed for an agent's silence for now.
+	// SilenceSuspended: nothing is armed for an agent's silence for now.
 	SilenceSuspended FindingKind = "SilenceSuspended"
 	// BreakerTripped: too many Nodes were armed for their agents' silence.
 	BreakerTripped FindingKind = "BreakerTripped"

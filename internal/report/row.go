@@ -231,5 +231,9 @@ func problem(pod *corev1.Pod) string {
 	if pod.Status.Phase != corev1.PodRunning && pod.Status.Phase != "" {
 		return string(pod.Status.Phase)
 	}
-	return "NotReady"
+	return notReady
 }
+
+// notReady is the problem of a pod that runs and says so itself: an agent is Ready
+// only while its node serves.
+const notReady = "NotReady"
