@@ -73,6 +73,10 @@ demo: require-go ## Play what happens to a gated node (MUTATION=webhook for the 
 e2e: require-go ## Play what happens to real nodes (root on Debian; E2E=pattern for some)
 	@$(GO) build -o bin/e2e ./test/e2e/cmd/e2e && exec bin/e2e -test.v -test.run='$(E2E)'
 
+.PHONY: e2e-soak
+e2e-soak: require-go ## Reboot real nodes again and again (root on Debian; ROUNDS=100, SEED=1)
+	@$(GO) build -o bin/e2e ./test/e2e/cmd/e2e && exec bin/e2e -test.v -test.run=AgainAndAgain -soak-rounds=$(ROUNDS) -soak-seed=$(SEED)
+
 .PHONY: images
 images: require-go ## Build the images as OCI archives in out/ (VERSION=dev, PUSH=registry/path)
 	@$(GO) -C tools/images run . -root "$(CURDIR)" -out "$(CURDIR)/out" -version '$(VERSION)' -push '$(PUSH)' \

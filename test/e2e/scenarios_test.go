@@ -3,39 +3,61 @@
 package e2e
 
 import (
+	"os"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/nodegate/nodegate/gate"
 	"github.com/nodegate/nodegate/test/e2e/lab"
+	"github.com/nodegate/nodegate/test/e2e/machine"
 )
 
-// scenario is a trouble of one node, which has a stream of new workloads meanwhile.
+// scenario is a trouble that a machine has. New workloads are bound to it all the
+// while.
 type scenario struct {
 	name string
 	play func(*stage)
 }
 
-func scenarios() []scenario {
+// troubles are each of one node alone.
+func troubles() []scenario {
 	return []scenario{
-		{"fast reboot", fastReboot},
+		{"first boot", firstBoot},
 		{"slow reboot", slowReboot},
+		{"fast reboot", fastReboot},
+		{"reboot, and the network writes its list late", rebootLateNetwork},
+		{"node deleted and registered again", nodeDeleted},
+		{"mesh killed", meshKilled},
+		{"mesh's socket deleted", socketDeleted},
+		{"list written anew", listWrittenAnew},
+		{"agent crash-looping, then the list written anew", agentCrashLooping},
+		{"agent hung, then the mesh killed", agentHung},
+		{"agent evicted, then the mesh killed", agentEvicted},
+		{"partition, and the mesh killed", partition},
 	}
 }
 
-// TestWithout shows the harm of every scenario where there is no nodegate.
-func TestWithout(t *testing.T) {
+// outages are of parts that all nodes share.
+func outages() []scenario {
+	return []scenario{
+		{"API server restarted, and the mesh killed", apiServerRestarted},
+		{"no controller during a slow reboot", noController},
+		{"no agents during a reboot", noAgents},
+	}
+}
+
+// TestNodes_WithoutNodegate shows the harm of every scenario where there is no nodegate.
+func TestNodes_WithoutNodegate(t *testing.T) {
 	l := newLab(t, "node-1", "node-2")
 	for _, m := range l.Machines {
 		newStage(t, l, m, false).powerOn()
 	}
-	for _, m := range l.Machines {
-		newStage(t, l, m, false).calm()
-	}
-	play(t, l, false)
+	playAll(t, l, false)
 }
 
-// TestWith shows that there is none with it.
-func TestWith(t *testing.T) {
+// TestNodes_WithNodegate shows that there is none with it.
+func TestNodes_WithNodegate(t *testing.T) {
 	l := newLab(t, "node-1", "node-2")
 	for _, m := range l.Machines {
 		newStage(t, l, m, true).powerOn()
@@ -43,34 +65,51 @@ func TestWith(t *testing.T) {
 	if err := l.Install(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for _, m := range l.Machines {
-		newStage(t, l, m, true).calm()
-	}
-	play(t, l, true)
+	playAll(t, l, true)
+	t.Run("roll of the agents", func(t *testing.T) { roll(newStage(t, l, l.Machines[0], true), "daemonset", "nodegate-agent") })
+	t.Run("roll of the controller", func(t *testing.T) { roll(newStage(t, l, l.Machines[0], true), "deployment", "nodegate-controller") })
 }
 
-func play(t *testing.T, l *lab.Lab, gated bool) {
-	for _, scene := range scenarios() {
+// playAll plays troubles on all machines at once, and outages one by one.
+func playAll(t *testing.T, l *lab.Lab, gated bool) {
+	idle := make(chan *machine.Machine, len(l.Machines))
+	for _, m := range l.Machines {
+		newStage(t, l, m, gated).calm()
+		idle <- m
+	}
+	t.Run("troubles", func(t *testing.T) {
+		for _, scene := range troubles() {
+			t.Run(scene.name, func(t *testing.T) {
+				t.Parallel()
+				m := <-idle
+				defer func() { idle <- m }()
+				newStage(t, l, m, gated).playOne(scene)
+			})
+		}
+	})
+	for _, scene := range outages() {
 		t.Run(scene.name, func(t *testing.T) {
-			s := newStage(t, l, l.Machines[0], gated)
-			end := l.Stream(s.ctx, "stream", s.m.Name)
-			s.awaitStarts(s.began, 2)
-			scene.play(s)
-			s.calm()
-			s.must(end(s.ctx))
-			s.judge(s.outcome())
+			newStage(t, l, l.Machines[0], gated).playOne(scene)
 		})
 	}
 }
 
-// meshDelay is how long a mesh is in coming, after its node is up.
-const meshDelay = 3 * time.Second
+func (s *stage) playOne(scene scenario) {
+	s.Helper()
+	end := s.Stream(s.ctx, "stream", s.m.Name)
+	s.awaitStarts(s.began, 2)
+	scene.play(s)
+	s.calm()
+	s.must(end(s.ctx))
+	s.judge()
+}
 
 // fastReboot: the node is back before the control plane has noticed anything.
 func fastReboot(s *stage) {
 	s.hold(holdMesh)
 	s.powerOff()
 	s.powerOn()
+	s.awaitUp()
 	s.meshComesLate()
 }
 
@@ -79,20 +118,146 @@ func fastReboot(s *stage) {
 func slowReboot(s *stage) {
 	s.hold(holdMesh)
 	s.powerOff()
-	s.awaitNode("to be taken for unreachable", func(n lab.NodeSeen) bool { return !n.Ready })
+	s.awaitGone()
 	s.powerOn()
+	s.awaitUp()
 	s.meshComesLate()
 }
 
-// meshComesLate: the node is Ready for some time before its mesh serves.
-func (s *stage) meshComesLate() {
-	s.Helper()
+// firstBoot: a new machine, which the control plane does not know.
+func firstBoot(s *stage) {
+	s.powerOff()
+	s.must(s.DeleteNode(s.ctx, s.m.Name))
+	s.must(s.m.Wipe())
+	s.hold(holdMesh)
+	s.powerOn()
 	s.awaitUp()
-	s.awaitClosed()
+	s.meshComesLate()
+}
+
+// nodeDeleted: as some who repair nodes do.
+func nodeDeleted(s *stage) {
+	s.hold(holdMesh)
+	s.powerOff()
+	s.must(s.DeleteNode(s.ctx, s.m.Name))
+	s.powerOn()
+	s.awaitUp()
+	s.meshComesLate()
+}
+
+// rebootLateNetwork: the list of the last boot is loaded, with the plugin, until the
+// network writes it anew.
+func rebootLateNetwork(s *stage) {
+	s.hold(holdBase)
+	s.powerOff()
+	s.powerOn()
+	s.awaitUp()
+	s.must(s.AwaitPod(s.ctx, "network", "app=mesh", s.m.Name))
 	if s.gated {
-		<-time.After(meshDelay)
-	} else {
-		s.awaitStarts(time.Now(), 3)
+		s.awaitOpen()
 	}
+	s.release(holdBase)
+	s.must(s.AwaitPod(s.ctx, "network", "app=base", s.m.Name))
+	s.harm()
+}
+
+// meshKilled: and it does not come back soon.
+func meshKilled(s *stage) {
+	s.killMesh()
+	s.awaitClosed()
+	s.meshComesLate()
+}
+
+func socketDeleted(s *stage) {
+	s.must(os.Remove(s.m.Live("/run/mesh/cni.sock")))
+	s.awaitClosed()
+	s.harm()
+	s.must(s.RestartPod(s.ctx, "network", "app=mesh", s.m.Name))
+}
+
+// listWrittenAnew: by the network, which does that whenever it starts.
+func listWrittenAnew(s *stage) {
+	s.restartNetwork()
+	s.harm()
+}
+
+func agentCrashLooping(s *stage) {
+	stop := s.keepAgentDown(syscall.SIGKILL)
+	s.awaitClosed()
+	s.restartNetwork()
+	s.harm()
+	stop()
+	// Another pod, which the kubelet does not hold back for minutes.
+	s.must(s.RestartPod(s.ctx, gate.Namespace, gate.AgentLabel+"="+gate.AgentLabelValue, s.m.Name))
+}
+
+func agentHung(s *stage) {
+	stop := s.keepAgentDown(syscall.SIGSTOP)
+	s.awaitClosed()
+	s.killMesh()
+	s.harm()
+	stop()
 	s.release(holdMesh)
+}
+
+func agentEvicted(s *stage) {
+	s.must(s.EvictAgent(s.ctx, s.m.Name))
+	s.killMesh()
+	s.awaitClosed()
+	s.meshComesLate()
+}
+
+func partition(s *stage) {
+	s.must(s.m.Unplug(s.ctx))
+	s.awaitGone()
+	s.killMesh()
+	s.awaitClosed()
+	s.must(s.m.Plug(s.ctx))
+	s.awaitUp()
+	s.meshComesLate()
+}
+
+func apiServerRestarted(s *stage) {
+	s.must(s.StopAPIServer())
+	s.killMesh()
+	<-time.After(awhile)
+	s.must(s.StartAPIServer(s.ctx))
+	s.awaitClosed()
+	s.meshComesLate()
+}
+
+// noController: the write that says that the node is back must arm.
+func noController(s *stage) {
+	s.scaleController(0)
+	s.hold(holdMesh)
+	s.powerOff()
+	s.awaitGone()
+	s.powerOn()
+	s.awaitUp()
+	s.meshComesLate()
+	s.scaleController(2)
+}
+
+// noAgents: nobody opens, and what a reboot closes stays closed.
+func noAgents(s *stage) {
+	undo := s.removeAgents()
+	s.hold(holdMesh)
+	s.powerOff()
+	s.powerOn()
+	s.awaitUp()
+	s.meshComesLate()
+	undo()
+}
+
+// roll changes a template. No gate closes meanwhile.
+func roll(s *stage, kind, name string) {
+	before := len(s.closed())
+	s.must(s.Patch(s.ctx, kind, name, map[string]any{"template": map[string]any{
+		"metadata": map[string]any{"annotations": map[string]any{"roll": "1"}},
+	}}))
+	s.must(s.AwaitRoll(s.ctx, kind, name))
+	s.calm()
+	if after := len(s.closed()); after != before {
+		s.Errorf("the gate closed %d times meanwhile: %s", after-before, s.describe())
+	}
 }

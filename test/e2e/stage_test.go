@@ -8,6 +8,8 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -33,6 +35,9 @@ type stage struct {
 	m     *machine.Machine
 	gated bool
 	began time.Time
+	// guarded: there is a guard all the while. Then a gate is to be closed from the first
+	// sight of a boot on.
+	guarded bool
 }
 
 func newStage(t *testing.T, l *lab.Lab, m *machine.Machine, gated bool) *stage {
@@ -85,11 +90,14 @@ func (s *stage) awaitClosed() {
 	}
 }
 
-// awaitOpen waits until the Node is up and open.
+// awaitOpen waits until the Node is up and open, in this boot and for good reason.
 func (s *stage) awaitOpen() {
 	s.Helper()
-	s.awaitNode("to be open", func(n lab.NodeSeen) bool { return n.BootID == s.m.BootID() && n.Ready && !n.Armed })
+	s.awaitNode("to be open", func(n lab.NodeSeen) bool { return n.BootID == s.m.BootID() && opened(n) })
 }
+
+// opened: the gate is open because the agent says so.
+func opened(n lab.NodeSeen) bool { return n.Ready && !n.Armed && n.Serves && n.Reported == n.BootID }
 
 // awaitStarts waits until so many workloads have started since a time.
 func (s *stage) awaitStarts(since time.Time, count int) {
@@ -147,6 +155,25 @@ func (s *stage) calm() {
 // span is a time in which a gate was closed.
 type span struct{ from, to time.Time }
 
+// booting are the spans from the first sight of a boot until the gate is opened in it.
+func (s *stage) booting() []span {
+	var all []span
+	boot, done := "", true
+	for _, n := range s.Seen.Node(s.m.Name) {
+		if n.BootID != boot {
+			if !done {
+				all[len(all)-1].to = n.At
+			}
+			all = append(all, span{n.At, time.Now().Add(time.Hour)})
+			boot, done = n.BootID, false
+		}
+		if !done && opened(n) {
+			all[len(all)-1].to, done = n.At, true
+		}
+	}
+	return all
+}
+
 // closed are the spans of the machine's gate; the last may end in the future.
 func (s *stage) closed() []span {
 	var all []span
@@ -187,6 +214,9 @@ func (s *stage) outcome() outcome {
 	starts, err := s.Starts(s.m, s.began)
 	s.must(err)
 	spans := s.closed()
+	if s.guarded {
+		spans = append(spans, s.booting()...)
+	}
 	during := func(at time.Time) bool {
 		return slices.ContainsFunc(spans, func(c span) bool { return at.After(c.from.Add(schedulerDelay)) && at.Before(c.to) })
 	}
@@ -198,11 +228,13 @@ func (s *stage) outcome() outcome {
 		o.harmed++
 		if during(w.Seen.Bound) {
 			o.late++
+			s.Logf("late: %s, bound %s, started %s", w.Pod, w.Seen.Bound.Format(clock), w.Time.Local().Format(clock))
 		}
 	}
 	for _, p := range s.Seen.Pods(lab.Namespace) {
 		if p.Node == s.m.Name && p.Bound.After(s.began) && during(p.Bound) {
 			o.bound++
+			s.Logf("bound to a closed node: %s/%s, %s", p.Namespace, p.Name, p.Bound.Format(clock))
 		}
 	}
 	return o
@@ -210,24 +242,121 @@ func (s *stage) outcome() outcome {
 
 // judge says what the outcome must be: some harm without nodegate, or the scenario
 // shows nothing; and with it none to what was bound when the gate was closed.
-func (s *stage) judge(o outcome) {
+func (s *stage) judge() {
 	s.Helper()
+	o := s.outcome()
 	s.Log(o)
-	if !s.gated {
-		if o.harmed == 0 {
-			s.Errorf("without nodegate nothing was harmed: the scenario is void")
-		}
-		return
-	}
-	if o.late > 0 || o.bound > 0 {
-		s.Errorf("%s; closed: %s", o, s.describe())
+	switch {
+	case !s.gated && o.harmed == 0:
+		s.Errorf("without nodegate nothing was harmed: the scenario is void")
+	case s.gated && (o.late > 0 || o.bound > 0):
+		s.Errorf("the Node was seen so: %s", s.describe())
 	}
 }
 
+// clock is how times are told.
+const clock = "15:04:05.000"
+
+// describe tells how the Node looked, and when.
 func (s *stage) describe() string {
-	var all []string
-	for _, c := range s.closed() {
-		all = append(all, fmt.Sprintf("%s-%s", c.from.Format("05.000"), c.to.Format("05.000")))
+	var all strings.Builder
+	for _, n := range s.Seen.Node(s.m.Name) {
+		if !n.At.Before(s.began) {
+			fmt.Fprintf(&all, "\n%s boot %.4s ready %t armed %t; heartbeat of %.4s ready %t", n.At.Format(clock), n.BootID, n.Ready, n.Armed, n.Reported, n.Serves)
+		}
 	}
-	return strings.Join(all, " ")
+	return all.String()
+}
+
+// awhile is how long things are as bad as they get.
+const awhile = 3 * time.Second
+
+// awaitGone waits until the control plane takes the node for unreachable.
+func (s *stage) awaitGone() {
+	s.Helper()
+	s.awaitNode("to be taken for unreachable", func(n lab.NodeSeen) bool { return !n.Ready })
+}
+
+// harm lets the trouble do what it does. Where nothing prevents it, workloads start.
+func (s *stage) harm() {
+	s.Helper()
+	if s.gated {
+		<-time.After(awhile)
+	} else {
+		s.awaitStarts(time.Now(), 3)
+	}
+}
+
+// meshComesLate: a node is up for some time before its mesh serves.
+func (s *stage) meshComesLate() {
+	s.Helper()
+	s.awaitClosed()
+	s.harm()
+	s.release(holdMesh)
+}
+
+// killMesh ends the mesh, which does not serve until it is released.
+func (s *stage) killMesh() {
+	s.Helper()
+	s.hold(holdMesh)
+	s.signal("standin", syscall.SIGKILL, "mesh")
+}
+
+// signal reaches at least one process.
+func (s *stage) signal(program string, signal syscall.Signal, argument string) {
+	s.Helper()
+	count, err := s.m.Signal(signal, program, argument)
+	s.must(err)
+	if count == 0 {
+		s.Errorf("there is no process of %s", program)
+	}
+}
+
+// restartNetwork has the network write its list anew.
+func (s *stage) restartNetwork() {
+	s.Helper()
+	s.must(s.RestartPod(s.ctx, "network", "app=base", s.m.Name))
+	s.must(s.AwaitPod(s.ctx, "network", "app=base", s.m.Name))
+}
+
+// keepAgentDown sends the signal to every process of the agent, as soon as it is
+// started, until the function is called that it returns.
+func (s *stage) keepAgentDown(signal syscall.Signal) (stop func()) {
+	ctx, cancel := context.WithCancel(s.ctx)
+	var group sync.WaitGroup
+	group.Go(func() {
+		for ticker := time.NewTicker(50 * time.Millisecond); ctx.Err() == nil; <-ticker.C {
+			if _, err := s.m.Signal(signal, "nodegate-agent", ""); err != nil {
+				s.Error(err)
+			}
+		}
+	})
+	return func() {
+		cancel()
+		group.Wait()
+		if signal == syscall.SIGSTOP {
+			_, err := s.m.Signal(syscall.SIGCONT, "nodegate-agent", "")
+			s.must(err)
+		}
+	}
+}
+
+func (s *stage) scaleController(replicas int) {
+	s.Helper()
+	if !s.gated {
+		return
+	}
+	s.must(s.Patch(s.ctx, "deployment", gate.ControllerAccount, map[string]any{"replicas": replicas}))
+	s.must(s.AwaitRoll(s.ctx, "deployment", gate.ControllerAccount))
+}
+
+// removeAgents deletes the agents' DaemonSet until the function is called that it
+// returns.
+func (s *stage) removeAgents() (undo func()) {
+	s.Helper()
+	if !s.gated {
+		return func() {}
+	}
+	s.must(s.DeleteAgents(s.ctx))
+	return func() { s.must(s.Install(s.ctx)) }
 }

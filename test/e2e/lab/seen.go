@@ -26,6 +26,10 @@ type NodeSeen struct {
 	Ready  bool
 	// Armed is whether it carried the default gate's taint.
 	Armed bool
+	// Reported is the boot of which the agent has written a heartbeat, and Serves
+	// whether that said so.
+	Reported string
+	Serves   bool
 }
 
 // PodSeen is what watches showed of a pod, and when.
@@ -80,6 +84,9 @@ func (s *Seen) node(object any) {
 	state := NodeSeen{
 		At: time.Now(), UID: node.UID, BootID: node.Status.NodeInfo.BootID,
 		Ready: isReady(node), Armed: s.gate.Armed(node),
+	}
+	if heartbeat, err := gate.ParseHeartbeat(node.Annotations[s.gate.HeartbeatAnnotation()]); err == nil {
+		state.Reported, state.Serves = heartbeat.BootID, heartbeat.Ready
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

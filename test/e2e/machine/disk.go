@@ -16,11 +16,13 @@ const (
 	kubeconfigFile = "/etc/kubernetes/kubelet.kubeconfig"
 	kubeletFile    = "/etc/kubernetes/kubelet.yaml"
 	containerdFile = "/etc/containerd/config.toml"
+	runtimeFile    = "/etc/containerd/base.json"
 	importedFile   = "/var/lib/machine/imported"
 
-	// BootIDFile has the id of the boot, for containers: these have a /proc of
-	// their own, which shows the kernel's.
-	BootIDFile = "/run/machine/boot_id"
+	// bootIDFile has the id of the boot, and bootIDHook is what shows it to containers:
+	// these have a /proc of their own, in which it is the kernel's.
+	bootIDFile = "/run/machine/boot_id"
+	bootIDHook = "/etc/machine/show-boot-id"
 	// SubnetFile says what addresses pods have.
 	SubnetFile = "/etc/machine/pod-subnet"
 
@@ -57,9 +59,18 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
   disable_apparmor = true
   [plugins."io.containerd.grpc.v1.cri".containerd]
     snapshotter = "overlayfs"
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+    base_runtime_spec = "/etc/containerd/base.json"
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "/opt/cni/bin"
     conf_dir = "/etc/cni/net.d"
+`
+
+// bootIDScript is run for each container, when its file systems are mounted.
+const bootIDScript = `#!/bin/sh
+bundle=$(sed 's/.*"bundle":"\([^"]*\)".*/\1/')
+exec mount --no-mtab --bind ` + bootIDFile + ` "$bundle/rootfs/proc/sys/kernel/random/boot_id"
 `
 
 // plugins of Debian that the network of a machine needs.
@@ -83,10 +94,14 @@ func (m *Machine) makeDisk() error {
 		kubeletFile:        kubeletConfig,
 		containerdFile:     strings.ReplaceAll(containerdConfig, "SANDBOX", m.SandboxImage),
 		SubnetFile:         PodSubnet(m.Number) + "\n",
+		bootIDHook:         bootIDScript,
 	} {
 		if err := m.WriteFile(name, content); err != nil {
 			return err
 		}
+	}
+	if err := os.Chmod(m.Disk(bootIDHook), 0o755); err != nil {
+		return err
 	}
 	for _, plugin := range plugins() {
 		binary, err := os.ReadFile(filepath.Join(m.Debian, "usr/lib/cni", plugin))

@@ -30,6 +30,14 @@ type Group struct {
 	Parent, Name string
 }
 
+// CheckGroups says what is missing.
+func CheckGroups() error {
+	if len(groups("", "")) == 0 {
+		return fmt.Errorf("there are no control groups at %s", hierarchies)
+	}
+	return nil
+}
+
 // groups looks for the hierarchies that are mounted.
 func groups(parent, name string) Groups {
 	var all Groups
@@ -70,11 +78,11 @@ func hierarchy(options string) string {
 
 func (g Group) path() string { return filepath.Join(g.Mount, g.Parent, g.Name) }
 
+// name tells the groups from those of other machines and boots.
+func (gs Groups) name() string { return filepath.Join("/", gs[0].Parent, gs[0].Name) + "/" }
+
 // make makes the groups.
 func (gs Groups) make() error {
-	if len(gs) == 0 {
-		return fmt.Errorf("there are no control groups at %s", hierarchies)
-	}
 	for _, g := range gs {
 		parent := filepath.Join(g.Mount, g.Parent)
 		for _, dir := range []string{parent, g.path()} {

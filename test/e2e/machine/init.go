@@ -76,6 +76,9 @@ func (b boot) run() error {
 	if err := os.Unsetenv(bootVariable); err != nil {
 		return err
 	}
+	if err := writeRuntimeSpec(); err != nil {
+		return fmt.Errorf("writing what containers are made from: %w", err)
+	}
 	services := newSupervisor()
 	if err := services.start("containerd", "containerd", "--config", containerdFile, "--log-level", "info"); err != nil {
 		return err
@@ -93,6 +96,26 @@ func (b boot) run() error {
 		}
 	}()
 	return services.reap()
+}
+
+// writeRuntimeSpec writes the runtime's own specification of a container, and a hook
+// into it that shows the boot's id.
+func writeRuntimeSpec() error {
+	text, err := exec.Command("ctr", "oci", "spec").Output()
+	if err != nil {
+		return err
+	}
+	var spec map[string]any
+	if err := json.Unmarshal(text, &spec); err != nil {
+		return err
+	}
+	spec["hooks"] = map[string]any{"createContainer": []any{
+		map[string]any{"path": bootIDHook, "env": environment()},
+	}}
+	if text, err = json.Marshal(spec); err != nil {
+		return err
+	}
+	return os.WriteFile(runtimeFile, text, 0o644)
 }
 
 // importImages gives containerd the images, the first time.

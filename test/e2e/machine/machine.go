@@ -90,6 +90,14 @@ func (m *Machine) groups() Groups {
 	return groups(m.Cgroup, fmt.Sprintf("%s-%d", m.Name, len(m.boots)))
 }
 
+// Wipe gives a machine that is off a new disk.
+func (m *Machine) Wipe() error {
+	if err := os.RemoveAll(m.Disk("/")); err != nil {
+		return fmt.Errorf("wiping the disk of %s: %w", m.Name, err)
+	}
+	return m.makeDisk()
+}
+
 // Disk is where a path of the disk is while the machine is on or off: one below
 // /etc, /opt or /var.
 func (m *Machine) Disk(path string) string { return filepath.Join(m.Dir, "disk", path) }

@@ -172,8 +172,8 @@ func (b boot) mountLost(at func(string) string) error {
 			return err
 		}
 	}
-	files := map[string]string{BootIDFile: "/proc/sys/kernel/random/boot_id"}
-	contents := map[string]string{BootIDFile: b.BootID + "\n"}
+	files := map[string]string{bootIDFile: "/proc/sys/kernel/random/boot_id"}
+	contents := map[string]string{bootIDFile: b.BootID + "\n"}
 	for name, value := range tunables() {
 		file := filepath.Join("/run/machine", filepath.Base(name))
 		files[file], contents[file] = filepath.Join("/proc/sys", name), value

@@ -32,7 +32,9 @@ func PodSubnet(number int) string { return fmt.Sprintf("10.244.%d.0/24", number)
 func (n Network) Up(ctx context.Context) error {
 	return ip(ctx, nil,
 		"link set lo up",
-		"link add "+n.Bridge+" type bridge",
+		// With an address of its own: else it has the lowest of its ports', and another
+		// whenever a machine is switched on or off, which the others' caches do not know.
+		"link add "+n.Bridge+" address 02:00:00:00:00:01 type bridge",
 		"addr add "+n.Router+"/24 dev "+n.Bridge,
 		"addr add "+n.Service+"/32 dev lo",
 		"link set "+n.Bridge+" up")

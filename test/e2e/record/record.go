@@ -21,6 +21,7 @@ import (
 const (
 	AddsFile   = "/var/lib/mesh/adds"
 	StartsFile = "/var/lib/work/starts"
+	ServesFile = "/var/lib/mesh/serves"
 )
 
 // Add is a call of the mesh's plugin.
@@ -33,6 +34,11 @@ type Add struct {
 	Network uint64 `json:"network"`
 	// Served says whether the mesh took the pod in: its socket accepted.
 	Served bool `json:"served"`
+}
+
+// Serve is when the mesh began to serve.
+type Serve struct {
+	Time time.Time `json:"time"`
 }
 
 // Start is that of a workload's process.

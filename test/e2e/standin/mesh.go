@@ -9,6 +9,8 @@ import (
 	"net"
 	"os"
 	"time"
+
+	"github.com/nodegate/nodegate/test/e2e/record"
 )
 
 const (
@@ -33,6 +35,9 @@ func runMesh() error {
 		case !held && listener == nil:
 			var err error
 			if listener, err = serve(); err != nil {
+				return err
+			}
+			if err := record.Append(record.ServesFile, record.Serve{Time: time.Now()}); err != nil {
 				return err
 			}
 			fmt.Println("serves")

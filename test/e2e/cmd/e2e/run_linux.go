@@ -52,7 +52,7 @@ func refuse() error {
 			return fmt.Errorf("the end-to-end tests need %s, which is not on the PATH (ip is in the package iproute2)", program)
 		}
 	}
-	return nil
+	return machine.CheckGroups()
 }
 
 // prepare builds and fetches all that the tests run, in out/e2e.
