@@ -112,7 +112,7 @@ bench-life: require-go ## Measure what happens to a node, seconds a run (BENCH=p
 	$(GO) test ./test/bench/life -run '^$$' -bench '$(BENCH)' -benchtime $(RUNS)x -timeout 60m
 
 .PHONY: bench-fleet
-bench-fleet: require-go ## Measure the guard in a large cluster (BENCH=pattern, NODES=5000)
+bench-fleet: require-go ## Measure guard and command line in a large cluster (BENCH=pattern, NODES=5000)
 	@assets=$$($(ASSETS)) || exit 1; export KUBEBUILDER_ASSETS="$$assets"; \
 	$(GO) test ./test/bench/fleet -run '^$$' -bench '$(BENCH)' -benchtime 1x -timeout 120m -args -nodes=$(NODES)
 

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -21,6 +22,8 @@ type output struct {
 	// texts are the forms that are text, besides the usual one.
 	texts []string
 	flags *genericclioptions.PrintFlags
+	// made is the printer, which separates YAML documents.
+	made printers.ResourcePrinter
 }
 
 func (o *output) addTo(command *cobra.Command, texts ...string) {
@@ -34,13 +37,15 @@ func (o *output) addTo(command *cobra.Command, texts ...string) {
 
 // printer is one for structured forms; nil for text.
 func (o *output) printer() (printers.ResourcePrinter, error) {
-	if o.format == "" || slices.Contains(o.texts, o.format) {
-		return nil, nil
+	if o.made != nil || o.format == "" || slices.Contains(o.texts, o.format) {
+		return o.made, nil
 	}
 	if o.format == "name" {
-		return nil, fmt.Errorf("-o name is not one of the forms of this command")
+		return nil, errors.New("-o name is not one of the forms of this command")
 	}
-	return o.flags.ToPrinter()
+	var err error
+	o.made, err = o.flags.ToPrinter()
+	return o.made, err
 }
 
 // print writes an object in a structured form, if that is asked for.

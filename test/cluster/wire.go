@@ -16,6 +16,7 @@ type Wire struct {
 	backend string
 	front   string
 	sent    atomic.Int64
+	got     atomic.Int64
 
 	mu       sync.Mutex
 	listener net.Listener
@@ -42,6 +43,9 @@ func (w *Wire) Config(identity *rest.Config) *rest.Config {
 
 // Sent is how many bytes clients have sent, encrypted.
 func (w *Wire) Sent() int64 { return w.sent.Load() }
+
+// Received is how many bytes clients have received, encrypted.
+func (w *Wire) Received() int64 { return w.got.Load() }
 
 // Mend lets connections through.
 func (w *Wire) Mend() error {
@@ -85,7 +89,7 @@ func (w *Wire) forward(client net.Conn) {
 		return
 	}
 	go func() { _, _ = io.Copy(server, io.TeeReader(client, (*counter)(&w.sent))); _ = server.Close() }()
-	_, _ = io.Copy(client, server)
+	_, _ = io.Copy(client, io.TeeReader(server, (*counter)(&w.got)))
 	_ = client.Close()
 }
 

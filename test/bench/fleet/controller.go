@@ -92,9 +92,11 @@ func (c *controller) counter(ctx context.Context, name string, labels ...string)
 	return int(sum), nil
 }
 
-// memory is the resident set now and at its highest, in MiB.
-func (c *controller) memory() (now, most float64, err error) {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", c.cmd.Process.Pid))
+func (c *controller) memory() (now, most float64, err error) { return memory(c.cmd.Process) }
+
+// memory is the resident set of a process now and at its highest, in MiB.
+func memory(process *os.Process) (now, most float64, err error) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", process.Pid))
 	if err != nil {
 		return 0, 0, err
 	}

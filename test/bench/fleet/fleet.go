@@ -4,6 +4,7 @@ package fleet
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"sync"
 	"time"
@@ -134,7 +135,7 @@ func newNode(i int, bootID string, now time.Time) *corev1.Node {
 	}
 	for j := range 100 {
 		node.Status.Images = append(node.Status.Images, corev1.ContainerImage{SizeBytes: int64(j) << 20, Names: []string{
-			fmt.Sprintf("registry.example.com/project/some-image-name@sha256:%064d", j), fmt.Sprintf("registry.example.com/project/some-image-name:v1.%d", j),
+			fmt.Sprintf("registry.example.com/project/some-image-name@sha256:%x", sha256.Sum256(fmt.Append(nil, j))), fmt.Sprintf("registry.example.com/project/some-image-name:v1.%d", j),
 		}})
 	}
 	return node
