@@ -60,7 +60,7 @@ func parse(document string) []Section {
 			c := Command{Line: i + 1, Text: strings.TrimPrefix(line, prompt)}
 			for strings.HasSuffix(c.Text, `\`) && i+1 < len(lines) {
 				i++
-				c.Text = strings.TrimSuffix(c.Text, `\`) + strings.TrimSpace(lines[i])
+				c.Text += "\n" + lines[i] // as the shell reads it
 			}
 			c.Code = exitCode(c.Text)
 			here.Commands = append(here.Commands, c)

@@ -17,7 +17,7 @@ const document = "# All\n\n" +
 func TestParse(t *testing.T) {
 	want := []Section{
 		{Title: "First", Commands: []Command{
-			{Line: 13, Text: "one --with two", Shown: []string{"IT   SAYS …", "and more"}},
+			{Line: 13, Text: "one --with \\\n    two", Shown: []string{"IT   SAYS …", "and more"}},
 			{Line: 18, Text: "three # exits with 3", Code: 3},
 		}},
 		{Title: "Second", Commands: []Command{{Line: 32, Text: "four"}}},
