@@ -35,7 +35,7 @@ type conflistCheck struct {
 
 func newConflistCheck(c gate.ConflistCheck) *conflistCheck {
 	check := &conflistCheck{runtime: c.Runtime, disabled: func() bool { return c.Disabled }}
-	o := conflist.Options{Dir: c.Dir, Plugin: c.PluginType, Network: c.Network, BinDir: c.BinDir}
+	o := conflist.Options{Dir: c.Dir, Plugin: c.PluginType, Network: c.Network, BinDir: c.BinDir, First: c.PluginType == gate.CNIPlugin}
 	check.keeper = conflist.NewKeeper(o, c.EntryFile, func() bool { return check.disabled() })
 	return check
 }

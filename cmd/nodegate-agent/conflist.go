@@ -49,7 +49,7 @@ func (w *where) addFlags(flags *pflag.FlagSet, binDir, binDirUsage string) {
 }
 
 func (w *where) options() (conflist.Options, error) {
-	o := conflist.Options{Dir: w.dir, BinDir: w.binDir, Plugin: w.pluginType, Network: w.network}
+	o := conflist.Options{Dir: w.dir, BinDir: w.binDir, Plugin: w.pluginType, Network: w.network, First: w.pluginType == gate.CNIPlugin}
 	switch {
 	case w.pluginType == "":
 		return o, errors.New("--plugin-type is missing: the type of the chained plugin, which is its binary's name")

@@ -14,8 +14,8 @@ import (
 // mend returns the list with the plugin's entries as the verdict wants them, and
 // every other byte as it was. The result is one that libcni of every version
 // loads as before, with the plugin in it once, behind the main plugin.
-func (a *Active) mend(v Verdict, plugin string, entry Entry) ([]byte, error) {
-	text, err := a.edit(v, plugin, entry)
+func (a *Active) mend(v Verdict, o Options, entry Entry) ([]byte, error) {
+	text, err := a.edit(v, o, entry)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("changing %s: %w", a.Path, err)
@@ -23,15 +23,15 @@ func (a *Active) mend(v Verdict, plugin string, entry Entry) ([]byte, error) {
 		return nil, fmt.Errorf("changing %s: it would have more than %d bytes", a.Path, maxFileBytes)
 	}
 	for _, l := range levels() {
-		if err := sound(a.content.data, text, plugin, l); err != nil {
+		if err := sound(a.content.data, text, o, l); err != nil {
 			return nil, fmt.Errorf("changing %s, as %s would read it: %w", a.Path, l, err)
 		}
 	}
 	return text, nil
 }
 
-func (a *Active) edit(v Verdict, plugin string, entry Entry) ([]byte, error) {
-	l, ours, err := a.scan(plugin)
+func (a *Active) edit(v Verdict, o Options, entry Entry) ([]byte, error) {
+	l, ours, err := a.scan(o.Plugin)
 	if err != nil {
 		return nil, err
 	}
@@ -40,11 +40,15 @@ func (a *Active) edit(v Verdict, plugin string, entry Entry) ([]byte, error) {
 	}
 	switch v {
 	case Append:
-		return l.splice(l.insertion(len(l.entries)-1, entry)), nil
+		behind := len(l.entries) - 1
+		if o.First {
+			behind = 0
+		}
+		return l.splice(l.insertion(behind, entry)), nil
 	case Update:
 		return l.splice(splice{l.entries[ours[0]], l.styled(entry)}), nil
 	case Dedupe, Move:
-		all, err := l.single(ours, entry)
+		all, err := l.single(ours, entry, o.First)
 		return l.splice(all...), err
 	}
 	return nil, fmt.Errorf("nothing mends what is %q", v)
@@ -70,25 +74,31 @@ func (a *Active) scan(plugin string) (l list, ours []int, err error) {
 var ErrNoEntry = errors.New("no entry is known to put into the list")
 
 // single leaves one of our entries: the one that is as it should be, or else the
-// last; at the end, if it stood before the main plugin.
-func (l list) single(ours []int, entry Entry) ([]splice, error) {
+// last; at the end, if it stood before the main plugin. What belongs first is put
+// directly behind the main plugin.
+func (l list) single(ours []int, entry Entry, first bool) ([]splice, error) {
 	keep := ours[len(ours)-1]
 	for _, i := range ours {
 		if len(entry) > 0 && entry.same(Entry(l.text(i))) {
 			keep = i
 		}
 	}
-	last, others := 0, 0 // of the plugins of others: the last, and how many before the one to keep
+	main, last, others := -1, 0, 0 // of the plugins of others: the first, the last, and how many before the one to keep
 	for i := range l.entries {
 		if slices.Contains(ours, i) {
 			continue
 		}
 		last = i
+		if main < 0 {
+			main = i
+		}
 		if i < keep {
 			others++
 		}
 	}
-	if others > 0 {
+	if first {
+		last = main
+	} else if others > 0 {
 		return l.none(slices.DeleteFunc(slices.Clone(ours), func(i int) bool { return i == keep }))
 	}
 	all, err := l.none(ours)
@@ -169,7 +179,8 @@ func (l list) styled(entry Entry) []byte {
 
 // sound reports what keeps a new text from being the old one with the plugin
 // chained in it.
-func sound(before, after []byte, plugin string, l level) error {
+func sound(before, after []byte, o Options, l level) error {
+	plugin := o.Plugin
 	old, err := parseList(before, l)
 	if err != nil {
 		return err
@@ -180,6 +191,8 @@ func sound(before, after []byte, plugin string, l level) error {
 		return err
 	case count(mended.Plugins, plugin) != 1 || mended.Plugins[0].Network.Type == plugin:
 		return errors.New("the plugin would not be there once, behind the main plugin")
+	case o.First && mended.Plugins[1].Network.Type != plugin:
+		return errors.New("the plugin would not be directly behind the main plugin")
 	}
 	return alike(old, mended, plugin)
 }

@@ -69,34 +69,40 @@ func FuzzMend(f *testing.F) {
 		if err != nil {
 			parsed = Entry(plain)
 		}
-		o := Options{Plugin: "gate-cni", Runtime: Runtime{Name: Containerd, levels: levels()}}
-		known := Known{Observed: parsed}
-		r := inMemory("10-net.conflist", data).readAs(o, known, libcni13)
-		if !r.Repairable() || r.twice(o.Plugin) {
-			return
-		}
-		text, err := r.Active.mend(r.Verdict, o.Plugin, known.entry())
-		if err != nil {
-			if r.Verdict == Append {
-				t.Errorf("a list that loads takes no entry: %v", err)
-			}
-			return
-		}
-		for _, l := range levels() {
-			again := inMemory("10-net.conflist", text).readAs(o, known, l)
-			if again.Verdict != OK {
-				t.Errorf("%s: verdict %s (%v) for %q", l, again.Verdict, again.Reason, text)
-			}
-		}
-		if r.Verdict != Append {
-			return
-		}
-		i := 0
-		for i < len(data) && data[i] == text[i] {
-			i++
-		}
-		if rest := data[i:]; string(text[len(text)-len(rest):]) != string(rest) {
-			t.Errorf("more was done than to insert: %q became %q", data, text)
+		for _, first := range []bool{false, true} {
+			o := Options{Plugin: "gate-cni", First: first, Runtime: Runtime{Name: Containerd, levels: levels()}}
+			fuzzMend(t, o, data, Known{Observed: parsed})
 		}
 	})
+}
+
+func fuzzMend(t *testing.T, o Options, data []byte, known Known) {
+	t.Helper()
+	r := inMemory("10-net.conflist", data).readAs(o, known, libcni13)
+	if !r.Repairable() || r.twice(o.Plugin) {
+		return
+	}
+	text, err := r.Active.mend(r.Verdict, o, known.entry())
+	if err != nil {
+		if r.Verdict == Append {
+			t.Errorf("a list that loads takes no entry: %v", err)
+		}
+		return
+	}
+	for _, l := range levels() {
+		again := inMemory("10-net.conflist", text).readAs(o, known, l)
+		if again.Verdict != OK {
+			t.Errorf("%s: verdict %s (%v) for %q", l, again.Verdict, again.Reason, text)
+		}
+	}
+	if r.Verdict != Append {
+		return
+	}
+	i := 0
+	for i < len(data) && data[i] == text[i] {
+		i++
+	}
+	if rest := data[i:]; string(text[len(text)-len(rest):]) != string(rest) {
+		t.Errorf("more was done than to insert: %q became %q", data, text)
+	}
 }

@@ -31,20 +31,7 @@ const maxAttempts = 5
 // the list that is loaded, if there is one that takes it; what is there already is
 // not written again. What it cannot mend is no error: the reading tells.
 func Chain(o Options, in Installation) (Reading, error) {
-	if err := unloaded(in.EntryFile); err != nil {
-		return Reading{}, err
-	}
-	Sweep(o.Dir)
-	Sweep(o.BinDir)
-	if in.Binary != "" {
-		if err := installBinary(in.Binary, filepath.Join(o.BinDir, o.Plugin)); err != nil {
-			return Reading{}, fmt.Errorf("installing the plugin's binary: %w", err)
-		}
-	}
-	if err := VerifyBinary(o.BinDir, o.Plugin); err != nil {
-		return Reading{}, err
-	}
-	known, err := in.remember(o.Plugin)
+	known, err := Install(o, in)
 	if err != nil {
 		return Reading{}, err
 	}
@@ -73,6 +60,25 @@ func unloaded(entryFile string) error {
 		return fmt.Errorf("an entry cannot be kept in %s: a runtime would load it", entryFile)
 	}
 	return nil
+}
+
+// Install installs the binary, then the durable entry, and leaves the lists to an
+// agent, who knows the node's runtime.
+func Install(o Options, in Installation) (Known, error) {
+	if err := unloaded(in.EntryFile); err != nil {
+		return Known{}, err
+	}
+	Sweep(o.Dir)
+	Sweep(o.BinDir)
+	if in.Binary != "" {
+		if err := installBinary(in.Binary, filepath.Join(o.BinDir, o.Plugin)); err != nil {
+			return Known{}, fmt.Errorf("installing the plugin's binary: %w", err)
+		}
+	}
+	if err := VerifyBinary(o.BinDir, o.Plugin); err != nil {
+		return Known{}, err
+	}
+	return in.remember(o.Plugin)
 }
 
 // twice reports whether a list that has the plugin once is said to have it more

@@ -49,6 +49,9 @@ type Options struct {
 	Dir     string
 	Plugin  string
 	Runtime Runtime
+	// First: the plugin belongs directly behind the main plugin, before all others
+	// that are chained. Otherwise it belongs anywhere behind it.
+	First bool
 	// Network is the name of the cluster's network, where the first file does not
 	// tell it: CRI-O picks by it. Optional.
 	Network string
@@ -184,7 +187,7 @@ func (d *directory) judge(a *Active, o Options, known Known, l level) (Verdict, 
 	if source, stale := d.stale(a, l); stale {
 		return Convert, fmt.Errorf("%s is loaded, made of %s, which is another by now", a.Path, source)
 	}
-	return judgeList(a, o.Plugin, known)
+	return judgeList(a, o, known)
 }
 
 func (d *directory) judgeSingle(a *Active) (Verdict, error) {
@@ -205,7 +208,8 @@ func judgeDelegator(a *Active, plugin, where string) (Verdict, error) {
 	return Dedupe, fmt.Errorf("%s: plugin %q is in the list and in %s, to which %q may delegate", a.Path, plugin, where, main)
 }
 
-func judgeList(a *Active, plugin string, known Known) (Verdict, error) {
+func judgeList(a *Active, o Options, known Known) (Verdict, error) {
+	plugin := o.Plugin
 	inline, total := count(a.Inline, plugin), count(a.Plugins(), plugin)
 	switch {
 	case total == 0 && len(a.Inline) == 0:
@@ -218,6 +222,10 @@ func judgeList(a *Active, plugin string, known Known) (Verdict, error) {
 		return Dedupe, fmt.Errorf("%s: plugin %q is in the list %d times", a.Path, plugin, total)
 	case a.Types()[0] == plugin:
 		return Move, fmt.Errorf("%s: plugin %q is first in the list, before the main plugin", a.Path, plugin)
+	case o.First && a.Types()[1] != plugin && inline == 0:
+		return Refuse, fmt.Errorf("%s: plugin %q is behind others, by a file in the folder %s", a.Path, plugin, a.Network)
+	case o.First && a.Types()[1] != plugin:
+		return Move, fmt.Errorf("%s: plugin %q is not directly behind the main plugin", a.Path, plugin)
 	}
 	if entry, at := a.entry(plugin); len(entry) > 0 && known.updates(entry, at) {
 		return Update, fmt.Errorf("%s: plugin %q has other settings than the installer has left since", a.Path, plugin)

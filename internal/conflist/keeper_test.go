@@ -439,6 +439,47 @@ func TestKeeper_Watch(t *testing.T) {
 	}
 }
 
+// TestKeeper_TwoInOneList: two plugins are kept in one list, which another writer
+// takes both out of. Both are back, in their order, and neither undoes what the
+// other has done, which would count as a strip.
+func TestKeeper_TwoInOneList(t *testing.T) {
+	const hold = `{"type":"hold-cni"}`
+	const both = `{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"bridge"},` + hold + `,` + keptEntry + `]}`
+	gated := keep(t, map[string]string{"10-net.conflist": both, ".hold-cni-entry": hold})
+	holding := keep(t, nil)
+	holding.Keeper.options.Dir, holding.Keeper.options.Plugin, holding.Keeper.options.First = gated.options.Dir, "hold-cni", true
+	holding.Keeper.entryFile = gated.path(".hold-cni-entry")
+	holding.binary = filepath.Join(holding.options.BinDir, "hold-cni")
+	holding.write(holding.binary, "")
+	if err := os.Chmod(holding.binary, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var group sync.WaitGroup
+	defer group.Wait()
+	defer cancel()
+	for _, w := range []*kept{gated, holding} {
+		w.Keeper.clock = NewKeeper(Options{}, "", nil).clock // the real one
+		group.Go(func() { w.Watch(ctx) })
+		w.look("")
+	}
+	for range maxStrips - 1 {
+		gated.put("10-net.conflist", without1)
+		gated.await("not mended", func() bool {
+			got, err := os.ReadFile(gated.path("10-net.conflist"))
+			return err == nil && string(got) == both
+		})
+		for _, w := range []*kept{gated, holding} { // each has seen that it is well again
+			w.await("not seen", func() bool { return w.Look(w.options.Runtime) == nil })
+		}
+	}
+	for _, w := range []*kept{gated, holding} {
+		if w.count(Stripped) != maxStrips-1 || w.count(Event(Append)) != maxStrips-1 || w.count(Event(Move)) != 0 {
+			t.Errorf("events %v, log:\n%s", w.events, w.log.String())
+		}
+	}
+}
+
 // TestKeeper_Sweeps: what a crash has left is removed later, though nothing is
 // mended, and though it was too young when the next agent started.
 func TestKeeper_Sweeps(t *testing.T) {

@@ -20,7 +20,7 @@ func Mend(o Options, r Reading, known Known) error {
 			return err
 		}
 	}
-	text, err := r.Active.mend(r.Verdict, o.Plugin, known.entry())
+	text, err := r.Active.mend(r.Verdict, o, known.entry())
 	if err != nil {
 		return err
 	}

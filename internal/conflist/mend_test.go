@@ -187,6 +187,44 @@ func TestMend_Single(t *testing.T) {
 	}
 }
 
+// TestMend_First: what belongs first stands directly behind the main plugin, and is
+// put there wherever it is.
+func TestMend_First(t *testing.T) {
+	const ours, old = entry, `{"type":"gate-cni","socket":"/old"}`
+	for name, tc := range map[string]struct{ plugins, want string }{
+		"missing":                      {`{"type":"a"}`, `{"type":"a"},` + ours},
+		"missing among others":         {`{"type":"a"}, {"type":"b"}, {"type":"c"}`, `{"type":"a"}, ` + ours + `, {"type":"b"}, {"type":"c"}`},
+		"there":                        {`{"type":"a"},` + ours + `,{"type":"b"}`, `{"type":"a"},` + ours + `,{"type":"b"}`},
+		"behind another":               {`{"type":"a"},{"type":"b"},` + ours, `{"type":"a"},` + ours + `,{"type":"b"}`},
+		"before the main plugin":       {ours + `,{"type":"a"},{"type":"b"}`, `{"type":"a"},` + ours + `,{"type":"b"}`},
+		"twice, the current one last":  {`{"type":"a"},` + old + `,{"type":"b"},` + ours, `{"type":"a"},` + ours + `,{"type":"b"}`},
+		"twice, the current one first": {`{"type":"a"},` + ours + `,{"type":"b"},` + old, `{"type":"a"},` + ours + `,{"type":"b"}`},
+		"around the main plugin":       {old + `,{"type":"a"},` + ours, `{"type":"a"},` + ours},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			put(t, dir, "10-n.conflist", `{"name":"n","plugins":[`+tc.plugins+`]}`)
+			o := conflist.Options{Dir: dir, Plugin: plugin, First: true, Runtime: runtime(t, "containerd")}
+			if r := conflist.Read(o, known()); tc.plugins != tc.want {
+				if err := conflist.Mend(o, r, known()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			judged(t, conflist.Read(o, known()), conflist.OK)
+			if diff := cmp.Diff(`{"name":"n","plugins":[`+tc.want+`]}`, get(t, dir, "10-n.conflist")); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+	dir := t.TempDir()
+	put(t, dir, "10-n.conflist", `{"name":"n","plugins":[{"type":"a"},{"type":"b"}]}`)
+	if err := os.Mkdir(filepath.Join(dir, "n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	put(t, filepath.Join(dir, "n"), "50.conf", ours)
+	judged(t, conflist.Read(conflist.Options{Dir: dir, Plugin: plugin, First: true, Runtime: runtime(t, "containerd://2.2.0")}, known()), conflist.Refuse)
+}
+
 // TestMend_Update: an entry that the installer has left since takes the place of
 // the one there; one that it had left before does not.
 func TestMend_Update(t *testing.T) {

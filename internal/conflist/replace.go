@@ -45,6 +45,11 @@ func replace(path string, was content, text []byte) error {
 		return err
 	}
 	defer func() { _ = os.Remove(file) }() // unless it was renamed
+	unlock, err := lock(filepath.Dir(target))
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	if now, err := filepath.EvalSymlinks(path); err != nil || now != target || !unchanged(target, was.info) {
 		return ErrChanged
 	}
@@ -64,10 +69,28 @@ func replace(path string, was content, text []byte) error {
 }
 
 // unchanged reports whether the file is the one that was read. It is no lock: who
-// writes between this and a rename loses, and notices nothing.
+// writes between this and a rename, and asks for none, loses and notices nothing.
 func unchanged(path string, was fs.FileInfo) bool {
 	now, err := os.Stat(path)
 	return err == nil && os.SameFile(now, was) && now.ModTime().Equal(was.ModTime()) && now.Size() == was.Size()
+}
+
+// lock keeps others of this program from writing in a directory: the keeper of
+// another plugin in the same list, or an installer. It does not wait for them, for
+// what they write is to be read first.
+func lock(dir string) (unlock func(), err error) {
+	opened, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(opened.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		_ = opened.Close()
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, ErrChanged
+		}
+		return nil, fmt.Errorf("locking %s: %w", dir, err)
+	}
+	return func() { _ = opened.Close() }, nil
 }
 
 // writeBeside writes a temporary file next to another, and gives it its look.
