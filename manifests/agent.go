@@ -34,16 +34,16 @@ func agentObjects(cfg *gate.Configuration, image string) ([]noted, error) {
 		return nil, nil
 	}
 	objects := append([]noted{{serviceAccount(gate.AgentAccount), nil}}, roles(agentRights(cfg))...)
-	daemonSet, err := agentDaemonSet(gates, image)
+	daemonSet, err := agentDaemonSet(cfg, image)
 	return append(objects, daemonSet), err
 }
 
-func agentDaemonSet(gates []*gate.Gate, image string) (noted, error) {
-	mounts, err := hostMounts(gates)
+func agentDaemonSet(cfg *gate.Configuration, image string) (noted, error) {
+	mounts, err := hostMounts(cfg)
 	if err != nil {
 		return noted{}, err
 	}
-	template, notes := agentTemplate(gates, mounts, image)
+	template, notes := agentTemplate(ownGates(cfg), mounts, image)
 	return noted{&appsv1.DaemonSet{
 		TypeMeta:   metav1.TypeMeta{APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "DaemonSet"},
 		ObjectMeta: namedMeta(gate.Namespace, gate.AgentAccount),
@@ -87,6 +87,11 @@ func agentTemplate(gates []*gate.Gate, mounts []hostMount, image string) (corev1
 			HostPath: &corev1.HostPathVolumeSource{Path: m.path, Type: new(corev1.HostPathDirectoryOrCreate)},
 		}})
 	}
+	var installers []corev1.Container
+	if installer := installer(container, mounts); installer != nil {
+		installers = append(installers, *installer)
+		notes = append(notes, note{"spec.template.spec.initContainers.0", "The binary that is run for every pod of the node, and what stands for it in the list."})
+	}
 	return corev1.PodTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{gate.AgentLabel: gate.AgentLabelValue, partOfLabel: "nodegate"}},
 		Spec: corev1.PodSpec{
@@ -101,10 +106,30 @@ func agentTemplate(gates []*gate.Gate, mounts []hostMount, image string) (corev1
 				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 			},
 			TerminationGracePeriodSeconds: new(int64(10)),
+			InitContainers:                installers,
 			Containers:                    []corev1.Container{container},
 			Volumes:                       volumes,
 		},
 	}, notes
+}
+
+// installer puts nodegate-cni onto the node before the agent starts, with the
+// agent's image and rights; nil where no check chains it.
+func installer(agent corev1.Container, mounts []hostMount) *corev1.Container {
+	installer := corev1.Container{
+		Name: "install-cni", Image: agent.Image, ImagePullPolicy: agent.ImagePullPolicy, Args: []string{"install-cni"},
+		Resources: agent.Resources, SecurityContext: agent.SecurityContext,
+		VolumeMounts: []corev1.VolumeMount{{Name: "config", MountPath: configDir, ReadOnly: true}},
+	}
+	for _, m := range mounts {
+		if m.installed {
+			installer.VolumeMounts = append(installer.VolumeMounts, corev1.VolumeMount{Name: m.name, MountPath: m.path})
+		}
+	}
+	if len(installer.VolumeMounts) == 1 {
+		return nil
+	}
+	return &installer
 }
 
 // agentNotes explain what the agent needs that other pods do not.
@@ -159,12 +184,16 @@ func governedNodes(gates []*gate.Gate) *corev1.NodeAffinity {
 // hostMount is a directory of the host, at its own path.
 type hostMount struct {
 	name, path, why string
-	// written: the agent mends a list in it.
+	// written: the agent mends a list in it, or makes its socket.
 	written bool
+	// installed: what is installed with the agent goes into it.
+	installed bool
 }
 
-// hostMounts are the directories that the checks look into, and no others.
-func hostMounts(gates []*gate.Gate) ([]hostMount, error) {
+// hostMounts are the directories that the checks look into, and that of the agent's
+// own socket, and no others.
+func hostMounts(cfg *gate.Configuration) ([]hostMount, error) {
+	gates := ownGates(cfg)
 	var mounts []hostMount
 	seen, named := map[string]bool{}, map[string]int{}
 	add := func(name, path, why string) {
@@ -193,8 +222,14 @@ func hostMounts(gates []*gate.Gate) ([]hostMount, error) {
 			}
 		}
 	}
+	answers := ""
+	if cfg.CNI != nil {
+		answers = filepath.Dir(filepath.Clean(cfg.CNI.Socket))
+		add("nodegate", answers, "For the socket on which the CNI plugin asks whether a pod may start.")
+	}
 	for i, m := range mounts {
-		mounts[i].written = slices.ContainsFunc(gates, func(g *gate.Gate) bool { return mends(g, m.path) })
+		mounts[i].written = m.path == answers || slices.ContainsFunc(gates, func(g *gate.Gate) bool { return mends(g, m.path) })
+		mounts[i].installed = slices.ContainsFunc(gates, func(g *gate.Gate) bool { return holdsPods(g, m.path) })
 	}
 	if seen["/"] {
 		return nil, errors.New("a check looks into the root directory, which cannot be mounted at its own path")
@@ -204,6 +239,15 @@ func hostMounts(gates []*gate.Gate) ([]hostMount, error) {
 
 // runsAgent reports whether there is anything for nodegate's own agent to do.
 func runsAgent(cfg *gate.Configuration) bool { return len(ownGates(cfg)) > 0 }
+
+// holdsPods reports whether a check of the gate keeps nodegate's own plugin chained,
+// and looks into the directory for that.
+func holdsPods(g *gate.Gate, path string) bool {
+	return slices.ContainsFunc(g.Checks, func(c gate.Check) bool {
+		return c.Conflist != nil && c.Conflist.PluginType == gate.CNIPlugin &&
+			(filepath.Clean(c.Conflist.Dir) == path || filepath.Clean(c.Conflist.BinDir) == path)
+	})
+}
 
 // mends reports whether a check of the gate writes to the directory.
 func mends(g *gate.Gate, path string) bool {

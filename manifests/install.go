@@ -152,8 +152,13 @@ func (o Options) parts() ([]part, error) {
 	if o.Mutation == ByWebhook || o.Mutation == ByWebhookWithCertManager {
 		parts = append(parts, part{"components/webhook/service.yaml", []noted{{controllerService(), nil}}})
 	}
+	if cfg.CNI != nil && runsAgent(cfg) {
+		parts = append(parts, cniPart())
+	}
 	return parts, nil
 }
+
+func cniPart() part { return part{"components/cni-plugin/rights.yaml", roles(cniRights())} }
 
 func (p part) render() ([]*unstructured.Unstructured, error) {
 	objects := make([]runtime.Object, len(p.objects))
@@ -202,6 +207,12 @@ func Tree(config string) (map[string][]byte, error) {
 			if files[p.file], err = p.yaml(); err != nil {
 				return nil, err
 			}
+		}
+	}
+	var err error
+	if cni := cniPart(); files[cni.file] == nil {
+		if files[cni.file], err = cni.yaml(); err != nil {
+			return nil, err
 		}
 	}
 	certificates, err := Certificates()

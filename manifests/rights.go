@@ -32,8 +32,12 @@ type Right struct {
 	Why  string
 }
 
-// webhookRole holds what the controller needs for a certificate of its own.
-const webhookRole = "nodegate-webhook"
+const (
+	// webhookRole holds what the controller needs for a certificate of its own.
+	webhookRole = "nodegate-webhook"
+	// cniRole holds what the agent needs to answer the CNI plugin.
+	cniRole = "nodegate-cni"
+)
 
 // Rights are all that controller and agent are granted where the mutation has this
 // form. None is a wildcard, and none reads a Secret but by its name.
@@ -42,7 +46,18 @@ func Rights(cfg *gate.Configuration, mutation Mutation) []Right {
 	if mutation == ByWebhook {
 		rights = append(rights, webhookRights()...)
 	}
-	return append(rights, agentRights(cfg)...)
+	rights = append(rights, agentRights(cfg)...)
+	if cfg.CNI != nil && runsAgent(cfg) {
+		rights = append(rights, cniRights()...)
+	}
+	return rights
+}
+
+// cniRights are of every pod, for RBAC knows none "of this node".
+func cniRights() []Right {
+	return of(cniRole, gate.AgentAccount, []Right{
+		{Verb: "get", Resource: "pods", Why: "sees whether a pod that waits on its node tolerates the gate"},
+	})
 }
 
 func controllerRights(cfg *gate.Configuration) []Right {

@@ -16,11 +16,12 @@ func TestRights_Golden(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	cfg.CNI = &gate.CNI{}
 	golden.Expect(t, "../docs/rbac.md", []byte(`# What controller and agent may do
 
 Rendered from manifests/rights.go. A test runs both programs on a real API server and compares its audit log with this table: each right is used, and none
 is missing. No right is a wildcard, and no Secret is read but by its name. The role nodegate-webhook is bound to the controller's account by the component
-webhook, and not where cert-manager makes the certificate. RBAC cannot say "its own Node": that the agent writes no other, and there nothing but its gates'
+webhook, and not where cert-manager makes the certificate; nodegate-cni to the agent's by the component cni-plugin. RBAC cannot say "its own Node": that the agent writes no other, and there nothing but its gates'
 heartbeats and taints, is what the validation policies see to.
 
 `+manifests.RightsTable(manifests.Rights(cfg, manifests.ByWebhook))))

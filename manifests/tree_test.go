@@ -47,6 +47,7 @@ func TestTree_Golden(t *testing.T) {
 func TestTree_IsWhatIsInstalled(t *testing.T) {
 	observing := baseConfig(t)
 	enforcing := strings.Replace(observing, "mode: observe", "mode: enforce", 1)
+	holding := enforcing + "  - {name: hold, conflist: {pluginType: nodegate-cni}}\ncni: {}\n"
 	chained := enforcing + "  - conflist: {pluginType: example-cni}\n"
 	for name, tc := range map[string]struct {
 		dir        string
@@ -57,6 +58,7 @@ func TestTree_IsWhatIsInstalled(t *testing.T) {
 		"the overlay webhook": {dir: "overlays/webhook", o: manifests.Options{Config: observing, Mutation: manifests.ByWebhook}},
 		"v1beta1":             {components: []string{"policy-v1beta1"}, o: manifests.Options{Config: enforcing, Version: manifests.MutationV1beta1}},
 		"a chained plugin":    {components: []string{"policy", "cni"}, o: manifests.Options{Config: chained}},
+		"the CNI plugin":      {components: []string{"policy", "cni", "cni-plugin"}, o: manifests.Options{Config: holding}},
 		"cert-manager": {components: []string{"webhook", "cert-manager"},
 			o: manifests.Options{Config: enforcing, Mutation: manifests.ByWebhookWithCertManager}},
 		"cert-manager, observing": {components: []string{"webhook", "cert-manager", "observe"},

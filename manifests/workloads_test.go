@@ -112,7 +112,8 @@ func TestWorkloads_MountNoMoreThanChecksNeed(t *testing.T) {
 		"a chained plugin":         {"- {name: a, taint: {key: a/b}, checks: [{conflist: {pluginType: x}}]}\n", []string{"/etc/cni/net.d", "/opt/cni/bin"}},
 		"two gates": {"- {name: a, taint: {key: a/b}, checks: [{file: {path: /run/a/f}}]}\n" +
 			"- {name: b, taint: {key: a/c}, checks: [{file: {path: /run/b/f}}]}\n", []string{"/run/a", "/run/b"}},
-		"what needs none": {"- {name: a, taint: {key: a/b}, checks: [{http: {port: 80}}, {pod: {namespace: x, selector: {matchLabels: {a: b}}}}]}\n", nil},
+		"what needs none":     {"- {name: a, taint: {key: a/b}, checks: [{http: {port: 80}}, {pod: {namespace: x, selector: {matchLabels: {a: b}}}}]}\n", nil},
+		"a plugin of its own": {"- {name: a, taint: {key: a/b}, checks: [{conflist: {pluginType: nodegate-cni}}]}\ncni: {}\n", []string{"/etc/cni/net.d", "/opt/cni/bin", "/run/nodegate"}},
 		"another's agent": {"- {name: a, taint: {key: a/b}, checks: [{http: {port: 80}}]}\n" +
 			"- {name: b, taint: {key: a/c}, agent: {namespace: mesh}, checks: [{socket: {path: /run/b/s}}]}\n", nil},
 	} {
@@ -133,10 +134,21 @@ func TestWorkloads_MountNoMoreThanChecksNeed(t *testing.T) {
 		}
 		for _, mount := range pod.Containers[0].VolumeMounts {
 			path, ofHost := paths[mount.Name]
-			if mount.ReadOnly == (path == gate.DefaultNetDir) || ofHost && path != mount.MountPath {
+			if mount.ReadOnly == (path == gate.DefaultNetDir || path == "/run/nodegate") || ofHost && path != mount.MountPath {
 				t.Errorf("%s: %s is mounted at %s, read only: %t", name, path, mount.MountPath, mount.ReadOnly)
 			}
 		}
+	}
+	// What is installed with the agent needs to write where the agent does not.
+	installing := templates(t, manifests.Options{Config: head + "- {name: a, taint: {key: a/b}, checks: [{socket: {path: /run/a/x}}, {conflist: {pluginType: nodegate-cni}}]}\ncni: {}\n"})[gate.AgentAccount].Spec
+	var writes []string
+	for _, mount := range installing.InitContainers[0].VolumeMounts {
+		if !mount.ReadOnly {
+			writes = append(writes, mount.MountPath)
+		}
+	}
+	if diff := cmp.Diff([]string{"/etc/cni/net.d", "/opt/cni/bin"}, writes); diff != "" {
+		t.Errorf("the installer writes: -want +got:\n%s", diff)
 	}
 	_, err := manifests.Install(manifests.Options{Config: head + "- {name: a, taint: {key: a/b}, checks: [{socket: {path: /s}}]}\n"})
 	if err == nil || !strings.Contains(err.Error(), "root directory") {

@@ -53,6 +53,6 @@ never adds a taint. When it is stopped it writes nothing: its heartbeat expires.
 	}
 	o.AddFlags(command.Flags())
 	command.CompletionOptions.DisableDefaultCmd = true
-	command.AddCommand(newConflistCommand(), newChainCommand(), newUnchainCommand())
+	command.AddCommand(newConflistCommand(), newChainCommand(), newUnchainCommand(), newInstallCNICommand())
 	return command
 }

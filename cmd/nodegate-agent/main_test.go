@@ -44,7 +44,7 @@ func run(ctx context.Context, getenv func(string) string, args ...string) (strin
 
 func TestHelp(t *testing.T) {
 	for file, command := range map[string][]string{
-		"help.txt": nil, "help-conflist.txt": {"conflist"}, "help-chain.txt": {"chain"}, "help-unchain.txt": {"unchain"},
+		"help.txt": nil, "help-conflist.txt": {"conflist"}, "help-chain.txt": {"chain"}, "help-unchain.txt": {"unchain"}, "help-install-cni.txt": {"install-cni"},
 	} {
 		// What the environment says must not show.
 		got, err := run(t.Context(), func(string) string { return "from-the-environment" }, append(command, "--help")...)

@@ -33,12 +33,15 @@ type Options struct {
 	BootID     string
 }
 
+// defaultConfig is where the ConfigMap is mounted.
+const defaultConfig = "/etc/nodegate/" + gate.ConfigMapKey
+
 // NewOptions returns the defaults. The environment is asked only for what the
 // downward API gives.
 func NewOptions(getenv func(string) string) *Options {
 	return &Options{
 		Common:     options.New("127.0.0.1:9808", ":9809"),
-		Config:     "/etc/nodegate/" + gate.ConfigMapKey,
+		Config:     defaultConfig,
 		NodeName:   getenv("NODE_NAME"),
 		PodUID:     getenv("POD_UID"),
 		BootIDPath: agent.DefaultBootIDPath,

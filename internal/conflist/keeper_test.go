@@ -447,8 +447,8 @@ func TestKeeper_TwoInOneList(t *testing.T) {
 	const both = `{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"bridge"},` + hold + `,` + keptEntry + `]}`
 	gated := keep(t, map[string]string{"10-net.conflist": both, ".hold-cni-entry": hold})
 	holding := keep(t, nil)
-	holding.Keeper.options.Dir, holding.Keeper.options.Plugin, holding.Keeper.options.First = gated.options.Dir, "hold-cni", true
-	holding.Keeper.entryFile = gated.path(".hold-cni-entry")
+	holding.options.Dir, holding.options.Plugin, holding.options.First = gated.options.Dir, "hold-cni", true
+	holding.entryFile = gated.path(".hold-cni-entry")
 	holding.binary = filepath.Join(holding.options.BinDir, "hold-cni")
 	holding.write(holding.binary, "")
 	if err := os.Chmod(holding.binary, 0o700); err != nil {

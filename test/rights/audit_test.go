@@ -88,7 +88,7 @@ func (r request) by(right manifests.Right) bool {
 	account := gate.Agent{Namespace: gate.Namespace, ServiceAccount: right.Account}
 	return r.User.Username == account.Username() && r.Verb == right.Verb &&
 		r.Object.Group == right.Group && r.Object.Resource == right.Resource && r.Object.Subresource == "" &&
-		r.Object.Namespace == right.Namespace && (right.Name == "" || r.Object.Name == right.Name)
+		(right.Namespace == "" || r.Object.Namespace == right.Namespace) && (right.Name == "" || r.Object.Name == right.Name)
 }
 
 func (r request) forbidden() bool { return r.Annotations["authorization.k8s.io/decision"] == "forbid" }

@@ -22,6 +22,8 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/nodegate/nodegate/gate"
+	"github.com/nodegate/nodegate/internal/hold"
+	"github.com/nodegate/nodegate/internal/netconf"
 	"github.com/nodegate/nodegate/manifests"
 	"github.com/nodegate/nodegate/test/cluster"
 	"github.com/nodegate/nodegate/test/world"
@@ -101,10 +103,11 @@ func prepare(t *testing.T, c *cluster.Cluster) *programs {
 	}
 	p.config = fmt.Sprintf(`apiVersion: %s
 kind: %s
+cni: {socket: %s}
 gates:
 - {name: agent, taint: {key: %s}, checks: [{socket: {path: %s}}]}
 - {name: other, taint: {key: example.com/other}, checks: [{pod: {namespace: default, selector: {matchLabels: {app: other}}}}]}
-`, gate.APIVersion, gate.Kind, gate.DefaultTaintKey, filepath.Join(dir, "socket"))
+`, gate.APIVersion, gate.Kind, p.podSocket(), gate.DefaultTaintKey, filepath.Join(dir, "socket"))
 	if p.cfg, err = gate.ParseConfiguration([]byte(p.config)); err != nil {
 		t.Fatal(err)
 	}
@@ -123,6 +126,8 @@ gates:
 	}
 	return p
 }
+
+func (p *programs) podSocket() string { return filepath.Join(p.dir, "run", "cni.sock") }
 
 // install applies what is rendered. The webhook is registered and called for
 // nothing: its Service leads nowhere.
@@ -226,7 +231,8 @@ func (p *programs) showLogs() {
 // stir gives reason for what is rarely done, until it is stopped: writes come
 // between what a program reads and what it writes. Nodes that must be armed are
 // born and written at once; the agent's Node is closed again and again, each time
-// with the gate's taint at another place of the list; the DaemonSet comes and goes.
+// with the gate's taint at another place of the list; the DaemonSet comes and goes;
+// a pod waits.
 func (p *programs) stir() (stop func()) {
 	ctx, cancel := context.WithCancel(p.Context())
 	var parts sync.WaitGroup
@@ -245,6 +251,12 @@ func (p *programs) stir() (stop func()) {
 		return p.patch(ctx, nodeName, map[string]any{"spec": map[string]any{"taints": taints}})
 	})
 	repeat(func(int) error { return p.replaceDaemonSet(ctx) })
+	repeat(func(int) error {
+		settings := netconf.Settings{Socket: p.podSocket(), Timeout: time.Second}
+		_ = hold.Wait(ctx, settings, netconf.Pod{Namespace: "default", Name: "waiting"}) // in vain
+		pause(ctx)
+		return nil
+	})
 	return func() {
 		cancel()
 		parts.Wait()

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"time"
 
@@ -45,6 +46,9 @@ type program struct {
 	Name, Title       string
 	Root, Package     string
 	Version, Revision string
+	// Beside are the packages of programs that lie beside it, each by the name of its
+	// folder.
+	Beside []string
 	// Platforms are those that it is built for.
 	Platforms []v1.Platform
 }
@@ -53,11 +57,18 @@ type program struct {
 func (p program) image(ctx context.Context) (v1.ImageIndex, error) {
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, platform := range p.Platforms {
-		binary, err := p.build(ctx, platform)
+		binary, err := p.build(ctx, platform, p.Package)
 		if err != nil {
 			return nil, err
 		}
-		image, err := p.imageFor(platform, binary)
+		files := []file{{p.Name, binary}}
+		for _, pkg := range p.Beside {
+			if binary, err = p.build(ctx, platform, pkg); err != nil {
+				return nil, err
+			}
+			files = append(files, file{path.Base(pkg), binary})
+		}
+		image, err := p.imageFor(platform, files)
 		if err != nil {
 			return nil, err
 		}
@@ -66,8 +77,14 @@ func (p program) image(ctx context.Context) (v1.ImageIndex, error) {
 	return index, nil
 }
 
-// build compiles the program. Neither the folder nor the time shows in it.
-func (p program) build(ctx context.Context, platform v1.Platform) ([]byte, error) {
+// file is a program in the image.
+type file struct {
+	name   string
+	binary []byte
+}
+
+// build compiles a program. Neither the folder nor the time shows in it.
+func (p program) build(ctx context.Context, platform v1.Platform, pkg string) ([]byte, error) {
 	dir, err := os.MkdirTemp("", "images")
 	if err != nil {
 		return nil, err
@@ -75,7 +92,7 @@ func (p program) build(ctx context.Context, platform v1.Platform) ([]byte, error
 	defer func() { _ = os.RemoveAll(dir) }() // it is the system's to clear
 	out := filepath.Join(dir, p.Name)
 	command := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false",
-		"-ldflags=-s -w -buildid= -X "+versionVariable+"="+p.Version, "-o", out, p.Package)
+		"-ldflags=-s -w -buildid= -X "+versionVariable+"="+p.Version, "-o", out, pkg)
 	command.Dir = p.Root
 	command.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+platform.OS, "GOARCH="+platform.Architecture)
 	if said, err := command.CombinedOutput(); err != nil {
@@ -84,9 +101,9 @@ func (p program) build(ctx context.Context, platform v1.Platform) ([]byte, error
 	return os.ReadFile(out)
 }
 
-// imageFor puts the program on an empty base.
-func (p program) imageFor(platform v1.Platform, binary []byte) (v1.Image, error) {
-	content, err := oneFile(p.Name, binary)
+// imageFor puts programs on an empty base, the first of which is what it runs.
+func (p program) imageFor(platform v1.Platform, files []file) (v1.Image, error) {
+	content, err := pack(files)
 	if err != nil {
 		return nil, err
 	}
@@ -123,12 +140,14 @@ func (p program) labels() map[string]string {
 	return labels
 }
 
-// oneFile is an archive of one program, which anybody may run.
-func oneFile(name string, data []byte) ([]byte, error) {
+// pack is an archive of programs, which anybody may run.
+func pack(files []file) ([]byte, error) {
 	var out bytes.Buffer
 	archive := tar.NewWriter(&out)
-	if err := add(archive, name, 0o555, data); err != nil {
-		return nil, err
+	for _, f := range files {
+		if err := add(archive, f.name, 0o555, f.binary); err != nil {
+			return nil, err
+		}
 	}
 	return out.Bytes(), archive.Close()
 }

@@ -37,7 +37,7 @@ func hello(t *testing.T) program {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return program{Name: "hello", Title: "Says hello", Root: root, Package: ".", Version: "v1.2.3", Revision: "abc", Platforms: all}
+	return program{Name: "hello", Title: "Says hello", Root: root, Package: ".", Beside: []string{"./beside"}, Version: "v1.2.3", Revision: "abc", Platforms: all}
 }
 
 func build(t *testing.T, p program) v1.ImageIndex {
@@ -80,7 +80,7 @@ func TestImage_IsReproducible(t *testing.T) {
 	}
 }
 
-// TestImage_HoldsTheProgramAlone: no shell, no user of power, and the labels.
+// TestImage_HoldsTheProgramAlone: with what lies beside it, no shell, no user of power, and the labels.
 func TestImage_HoldsTheProgramAlone(t *testing.T) {
 	p := hello(t)
 	index := build(t, p)
@@ -112,7 +112,7 @@ func TestImage_HoldsTheProgramAlone(t *testing.T) {
 				t.Errorf("label %s is %q, want %q", label, got, want)
 			}
 		}
-		if got := files(t, mutate.Extract(image)); strings.Join(got, " ") != "hello" {
+		if got := files(t, mutate.Extract(image)); strings.Join(got, " ") != "hello beside" {
 			t.Errorf("it holds %v", got)
 		}
 	}
@@ -218,7 +218,7 @@ func TestImage_CanBePushed(t *testing.T) {
 
 // TestBuild_TellsItsVersion: the program that is built knows which version it is.
 func TestBuild_TellsItsVersion(t *testing.T) {
-	binary, err := hello(t).build(t.Context(), v1.Platform{OS: runtime.GOOS, Architecture: runtime.GOARCH})
+	binary, err := hello(t).build(t.Context(), v1.Platform{OS: runtime.GOOS, Architecture: runtime.GOARCH}, ".")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,8 +1,8 @@
 // Command images builds the container images of nodegate-controller and
-// nodegate-agent, without a container runtime: each is one static program on an
-// empty base, for every platform, as an OCI archive. The same source, version and
-// Go make the same digest. Arguments of the form name=package are programs of the
-// module that get an image as well.
+// nodegate-agent, without a container runtime: each is a static program on an empty
+// base, the agent's with the CNI plugin beside it, for every platform, as an OCI
+// archive. The same source, version and Go make the same digest. Arguments of the
+// form name=package are programs of the module that get an image as well.
 package main
 
 import (
@@ -50,7 +50,7 @@ func main() {
 func run(ctx context.Context, o options) error {
 	programs := []program{
 		{Name: "nodegate-controller", Title: "Keeps gated nodes closed until their agents serve"},
-		{Name: "nodegate-agent", Title: "Shows that its node serves, and opens its gates"},
+		{Name: "nodegate-agent", Title: "Shows that its node serves, and opens its gates", Beside: []string{"./cmd/nodegate-cni"}},
 	}
 	for i := range programs {
 		programs[i].Package = "./cmd/" + programs[i].Name

@@ -1,0 +1,4 @@
+// Command beside lies beside another in its image.
+package main
+
+func main() {}
