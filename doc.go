@@ -14,7 +14,8 @@
 //   - webhook: the mutation over HTTPS, for clusters without the policy.
 //   - certs: the webhook's serving certificates: made and renewed here, or read
 //     from files.
-//   - cmd: the programs; internal/cli is what kubectl nodegate does, internal/hold
+//   - cmd: the programs; internal/cli is what kubectl nodegate does,
+//     internal/report what it says of a cluster, internal/hold
 //     how nodegate-cni and the agent hold back pods that are bound already.
 //
 // test/controlplane builds the API server, etcd and their companions from their

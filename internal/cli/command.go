@@ -56,7 +56,8 @@ func NewCommand(streams genericiooptions.IOStreams) *cobra.Command {
 		Short: "Look after the gates of a cluster's nodes",
 		Long: `Look after the gates of a cluster's nodes.
 
-Exit codes: 0 done, 1 failed, 2 changed but not seen to be in effect everywhere.`,
+Exit codes: 0 done, 1 failed, 2 done, but not all of it could be seen. status and
+heartbeat have others besides, for scripts.`,
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl nodegate"},
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,

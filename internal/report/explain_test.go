@@ -47,6 +47,15 @@ func TestExplain_Golden(t *testing.T) {
 	for _, a := range animals() {
 		say(a.name, explained(t, a.name))
 	}
+	say("expired, on a dead node", explained(t, "expired", func(in *Input) {
+		in.Nodes[0].Status.Conditions = []corev1.NodeCondition{
+			{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionUnknown},
+			{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: "NodeStatusUnknown", LastTransitionTime: metav1.NewTime(now.Add(-time.Hour))},
+		}
+	}))
+	say("fresh, on a node that is well", explained(t, "fresh-armed", func(in *Input) {
+		in.Nodes[0].Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	}))
 	say("absent, no DaemonSet", explained(t, "absent", func(in *Input) { in.DaemonSets, in.Pods = nil, nil }))
 	say("absent, pods unseen", explained(t, "absent", func(in *Input) { in.Pods, in.Unseen = nil, []Unseen{{Part: PartPods}} }))
 	say("absent, observed", explained(t, "absent", func(in *Input) { in.Config.Mode = gate.ModeObserve }))

@@ -29,6 +29,7 @@ func (x *index) next(node *corev1.Node, g *gate.Gate, row Row) []Step {
 		})
 	}
 	steps = append(steps, x.ofVerdict(node, g, row)...)
+	steps = append(steps, ofNode(node)...)
 	steps = append(steps, x.ofAgent(node, g, row)...)
 	if row.State == Armed {
 		bypass := fmt.Sprintf("kubectl nodegate bypass %s --for 1h --reason TEXT", node.Name)
@@ -56,6 +57,19 @@ func (x *index) ofVerdict(node *corev1.Node, g *gate.Gate, row Row) []Step {
 			Why:     "The heartbeat is ahead of the API server's clock. If it is so by much, API servers' clocks differ, or somebody wrote it by hand. See whether it is still so.",
 			Command: "kubectl nodegate heartbeat " + node.Name,
 		}}
+	}
+	return nil
+}
+
+// ofNode: where the kubelet is not well, the agent cannot be.
+func ofNode(node *corev1.Node) []Step {
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
+			return []Step{{
+				Why:     fmt.Sprintf("The node itself is not Ready since %s (%s). See why: an agent that cannot run, or cannot write, opens nothing.", stamp(c.LastTransitionTime.Time), c.Reason),
+				Command: "kubectl describe node " + node.Name,
+			}}
+		}
 	}
 	return nil
 }
