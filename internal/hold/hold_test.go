@@ -199,12 +199,12 @@ func TestWait_TellsWhy(t *testing.T) {
 			t.Parallel()
 			path := socketPath(t)
 			tc.given(t, path)
-			err := Wait(t.Context(), settings(path, 3*time.Second), pod)
+			err := Wait(t.Context(), settings(path, 8*time.Second), pod)
 			if err == nil {
 				t.Fatal("it does not wait")
 			}
 			if want := strings.ReplaceAll(tc.want, "SOCKET", path); !strings.Contains(err.Error(), want) ||
-				!strings.HasSuffix(err.Error(), "; waited 3s, and the kubelet tries again") {
+				!strings.HasSuffix(err.Error(), "; waited 8s, and the kubelet tries again") {
 				t.Errorf("it says %q, want %q", err, want)
 			}
 		})
@@ -415,9 +415,9 @@ func TestStatus(t *testing.T) {
 	path := socketPath(t)
 	expect := func(want string) {
 		t.Helper()
-		if err := Status(t.Context(), settings(path, time.Minute)); fmt.Sprint(err) != want {
-			t.Errorf("it says %v, want %s", err, want)
-		}
+		eventually(t, "STATUS to say "+want, func() bool { // a busy machine may not answer in time
+			return fmt.Sprint(Status(t.Context(), settings(path, time.Minute))) == want
+		})
 	}
 	expect("this node's nodegate-agent does not say whether it is ready for pods: connecting to " + path + ": no such file or directory")
 	gate := newDoor("closed")
