@@ -223,6 +223,8 @@ func note(row report.Row) string {
 		return fmt.Sprintf("bypassed until %s: %s", row.Bypass.Until.UTC().Format(gate.TimeLayout), row.Bypass.Reason)
 	case row.AgainstTheRules:
 		return "open against the rules"
+	case row.State == report.Armed && row.Verdict == gate.Fresh && row.Agent != nil && !row.Agent.Ready:
+		return "its agent is gone"
 	case !row.Adopted:
 		return "not adopted yet"
 	}

@@ -97,14 +97,19 @@ func (x *index) ofAgent(node *corev1.Node, g *gate.Gate, row Row) []Step {
 			{Why: "The agent has no pod on the node, where it should have one. See whether one waits.", Command: onNode},
 			{Why: "See why none is made.", Command: fmt.Sprintf("kubectl -n %s describe daemonset %s", namespace, x.sets[g.Name][0].Name)},
 		}
-	case !row.Agent.Ready && row.Agent.Problem != notReady:
-		steps := []Step{{Why: "The agent's pod does not run: " + row.Agent.Problem + ".", Command: fmt.Sprintf("kubectl -n %s describe pod %s", namespace, row.Agent.Pod)}}
-		if row.Agent.Problem == "CrashLoopBackOff" {
-			steps = append(steps, Step{Why: "See what it said before it ended.", Command: fmt.Sprintf("kubectl -n %s logs %s --previous --tail 50", namespace, row.Agent.Pod)})
-		}
-		return steps
 	}
-	return []Step{{Why: "See what the agent says of its checks, and of the API server.", Command: fmt.Sprintf("kubectl -n %s logs %s --tail 50", namespace, row.Agent.Pod)}}
+	describe := fmt.Sprintf("kubectl -n %s describe pod %s", namespace, row.Agent.Pod)
+	logs := fmt.Sprintf("kubectl -n %s logs %s --tail 50", namespace, row.Agent.Pod)
+	asks := Step{Why: "See what the agent says of its checks, and of the API server.", Command: logs}
+	switch {
+	case row.Agent.Ready || row.Verdict == gate.NotReady:
+		return []Step{asks}
+	case row.Agent.Problem == notReady:
+		return []Step{{Why: "The agent's pod runs and is not Ready. See since when, and whether it was started anew.", Command: describe}, asks}
+	case row.Agent.Problem == "CrashLoopBackOff":
+		return []Step{{Why: "The agent's pod ends again and again. See what it said before it ended.", Command: logs + " --previous"}}
+	}
+	return []Step{{Why: "The agent's pod does not run: " + row.Agent.Problem + ".", Command: describe}}
 }
 
 func sortedKeys(m map[string]string) []string { return slices.Sorted(maps.Keys(m)) }

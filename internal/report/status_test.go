@@ -194,7 +194,7 @@ func TestChanges(t *testing.T) {
 	for _, row := range Changes(before, NewStatus(in).Nodes) {
 		got = append(got, row.Node+" "+row.State+" "+string(row.Verdict))
 	}
-	want := []string{"fresh open Expired", "fresh-armed armed Expired", "malformed armed Malformed", "absent gone "}
+	want := []string{"agent-gone armed Expired", "fresh open Expired", "fresh-armed armed Expired", "malformed armed Malformed", "absent gone "}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}

@@ -22,6 +22,11 @@ func (x *index) whyArmed(g *gate.Gate, row Row) string {
 	var said []string
 	switch row.Verdict {
 	case gate.Fresh:
+		if row.Agent != nil && !row.Agent.Ready {
+			said = append(said, "Armed, because the node's agent is gone: its last heartbeat is good still, but no pod of it is Ready. "+
+				"It opens by itself as soon as the agent is back and shows that it serves.")
+			break
+		}
 		said = append(said, "Armed, though the node's agent serves: it removes the taint in its next write, which it makes at once. "+
 			"If this lasts, its writes are refused, or something adds the taint again and again.")
 	case gate.Bypassed:

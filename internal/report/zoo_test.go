@@ -71,6 +71,7 @@ func animals() []animal {
 		{name: "expired-open", heartbeat: func(hb *gate.Heartbeat) { hb.Time = now.Add(-time.Hour) }, pod: unready("CrashLoopBackOff")},
 		{name: "fresh", heartbeat: fresh, pod: ready},
 		{name: "fresh-armed", armed: true, heartbeat: fresh, pod: ready},
+		{name: "agent-gone", armed: true, heartbeat: fresh, pod: unready("")},
 		{name: "from-future", armed: true, heartbeat: func(hb *gate.Heartbeat) { hb.Time = now.Add(time.Hour) }, pod: ready},
 		{name: "malformed", armed: true, change: annotated(heartbeatKey, "v=1 ready=\x1b[2Jperhaps"), pod: ready},
 		{name: "not-ready", armed: true, heartbeat: func(hb *gate.Heartbeat) {

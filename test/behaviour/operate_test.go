@@ -116,6 +116,10 @@ func (e *environment) prepare(t *testing.T, section string) {
 		beat(time.Hour)
 	case "Expired":
 		beat(-time.Hour)
+	case "An agent that is gone":
+		beat(0)
+		e.setAgentReady(t, corev1.ConditionFalse)
+		t.Cleanup(func() { e.setAgentReady(t, corev1.ConditionTrue) })
 	case "Bypassed":
 		e.nodegate(t, "bypass", operated, "--for=1h", "--reason=the image cannot be pulled")
 	case "Where no agent can run":
@@ -211,15 +215,25 @@ func (e *environment) createAgentPod(t *testing.T) {
 		NodeName: operated, Containers: []corev1.Container{{Name: "agent", Image: "nodegate-agent:dev"}},
 		Tolerations: ds.Spec.Template.Spec.Tolerations,
 	}}
-	if pod, err = e.admin.CoreV1().Pods(gate.Namespace).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+	if _, err = e.admin.CoreV1().Pods(gate.Namespace).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	e.setAgentReady(t, corev1.ConditionTrue)
+}
+
+func (e *environment) setAgentReady(t *testing.T, ready corev1.ConditionStatus) {
+	t.Helper()
+	ctx, pods := context.WithoutCancel(t.Context()), e.admin.CoreV1().Pods(gate.Namespace)
+	pod, err := pods.Get(ctx, agentPod, metav1.GetOptions{})
+	if err != nil {
 		t.Fatal(err)
 	}
 	pod.Status = corev1.PodStatus{
 		Phase:             corev1.PodRunning,
-		Conditions:        []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()}},
-		ContainerStatuses: []corev1.ContainerStatus{{Name: "agent", Ready: true, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}}}},
+		Conditions:        []corev1.PodCondition{{Type: corev1.PodReady, Status: ready, LastTransitionTime: metav1.Now()}},
+		ContainerStatuses: []corev1.ContainerStatus{{Name: "agent", Ready: ready == corev1.ConditionTrue, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}}}},
 	}
-	if _, err := e.admin.CoreV1().Pods(gate.Namespace).UpdateStatus(t.Context(), pod, metav1.UpdateOptions{}); err != nil {
+	if _, err := pods.UpdateStatus(ctx, pod, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
