@@ -39,6 +39,13 @@ func TestSee(t *testing.T) {
 	e.install(t, manifests.Options{Config: oneGate})
 	t.Run("policies as rendered", e.seesNoDifference)
 	t.Run("a policy that was edited", e.seesDifference)
+	cfg, err := gate.ParseConfiguration([]byte(oneGate))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := e.cluster.AwaitPolicies(t.Context(), cfg); err != nil { // nodes are born armed from here on
+		t.Fatal(err)
+	}
 	e.install(t, manifests.Options{Config: oneGate, Mutation: manifests.ByWebhook})
 	e.expect(t, int(codeAmiss), "policies and the webhook arm", "status")
 	e.createNode(t, "node-1")
@@ -225,7 +232,8 @@ func (e *environment) seesLittle(t *testing.T) {
 // watches: a row that changes is shown, and one more is not.
 func (e *environment) watches(t *testing.T) {
 	read, write := io.Pipe()
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute) // of waiting in vain
+	defer cancel()
 	ended := make(chan int, 1)
 	go func() {
 		args := append([]string{"status", "--watch", "-o", "name"}, e.flags...)
