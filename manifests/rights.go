@@ -16,11 +16,12 @@ import (
 	"github.com/nodegate/nodegate/gate"
 )
 
-// Right is one thing that a service account may do, and why it must.
+// Right is one thing that a service account may do, or a person who uses a command,
+// and why it must.
 type Right struct {
-	// Role is the name of the Role or ClusterRole, and of its binding.
+	// Role is the name of the Role or ClusterRole, and of its binding; or the command.
 	Role string
-	// Account is the service account, in [gate.Namespace].
+	// Account is the service account, in [gate.Namespace]; empty for a person.
 	Account string
 	// Namespace is where the right holds; empty for what belongs to none.
 	Namespace string
@@ -30,6 +31,8 @@ type Right struct {
 	// Name is that of the one object; empty for all.
 	Name string
 	Why  string
+	// Sees: without it, a command says what it could not see.
+	Sees bool
 }
 
 const (
@@ -234,7 +237,11 @@ func RightsTable(rights []Right) string {
 		if r.Name != "" {
 			on += " `" + r.Name + "`"
 		}
-		fmt.Fprintf(&out, "| %s | %s | %s | %s | %s |\n", r.Role, cmp.Or(r.Namespace, "the cluster"), r.Verb, on, r.Why)
+		why := r.Why
+		if r.Sees {
+			why += " (optional)"
+		}
+		fmt.Fprintf(&out, "| %s | %s | %s | %s | %s |\n", r.Role, cmp.Or(r.Namespace, "the cluster"), r.Verb, on, why)
 	}
 	return out.String()
 }

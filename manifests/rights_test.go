@@ -2,6 +2,7 @@ package manifests_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/nodegate/nodegate/gate"
@@ -24,7 +25,27 @@ is missing. No right is a wildcard, and no Secret is read but by its name. The r
 webhook, and not where cert-manager makes the certificate; nodegate-cni to the agent's by the component cni-plugin. RBAC cannot say "its own Node": that the agent writes no other, and there nothing but its gates'
 heartbeats and taints, is what the validation policies see to.
 
-`+manifests.RightsTable(manifests.Rights(cfg, manifests.ByWebhook))))
+`+manifests.RightsTable(manifests.Rights(cfg, manifests.ByWebhook))+`
+# What people need for kubectl nodegate
+
+Whoever runs a command does so with rights of their own. Most installers are cluster administrators; these tables are for those who are not. What is optional
+only lets a command see that its work is done: without it, it says what it could not see. Each command asks for its rights first and changes nothing if one is
+missing. A test runs the commands as people with these rights and compares the audit log with the table.
+
+`+commandTables()))
+}
+
+// commandTables has one table for commands with the same rights.
+func commandTables() string {
+	var out strings.Builder
+	for _, command := range manifests.Commands() {
+		switch command {
+		case "upgrade", "observe", "resume": // as install, as pause
+			continue
+		}
+		out.WriteString(manifests.RightsTable(manifests.CommandRights(command)) + "\n")
+	}
+	return out.String() + "`upgrade` needs what `install` does, `observe` and `resume` what `pause` does; `render` asks no cluster.\n"
 }
 
 // TestRights_AreFew: no wildcard, no Secret that is not named, no way to other

@@ -80,23 +80,16 @@ func TestTree_IsWhatIsInstalled(t *testing.T) {
 	}
 }
 
-// TestTree_README: the README's own overlay is what Install renders for its
-// configuration, with its images.
-func TestTree_README(t *testing.T) {
-	readme, err := os.ReadFile("../README.md")
+// TestTree_OwnOverlay: the overlay in docs/install.md is what Install renders for
+// the README's configuration, with its images.
+func TestTree_OwnOverlay(t *testing.T) {
+	config, kustomization := block(t, "../README.md"), block(t, "../docs/install.md")
+	want, err := manifests.Install(manifests.Options{Config: config})
 	if err != nil {
 		t.Fatal(err)
 	}
-	blocks := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(string(readme), -1)
-	if len(blocks) != 2 {
-		t.Fatalf("%d blocks of YAML, want a configuration and a kustomization", len(blocks))
-	}
-	want, err := manifests.Install(manifests.Options{Config: blocks[0][1]})
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := kustomize(t, writeOverlay(t, blocks[0][1], func(up string) string {
-		return strings.ReplaceAll(blocks[1][1], "nodegate/manifests", up)
+	got := kustomize(t, writeOverlay(t, config, func(up string) string {
+		return strings.ReplaceAll(kustomization, "nodegate/manifests", up)
 	}))
 	text := func(objects []*unstructured.Unstructured) string {
 		byName(objects)
@@ -112,6 +105,20 @@ func TestTree_README(t *testing.T) {
 	if diff := gocmp.Diff(images.Replace(text(want)), text(got)); diff != "" {
 		t.Errorf("-rendered +kustomize:\n%s", diff)
 	}
+}
+
+// block is the first block of YAML in a document.
+func block(t *testing.T, document string) string {
+	t.Helper()
+	text, err := os.ReadFile(document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindSubmatch(text)
+	if found == nil {
+		t.Fatalf("%s has no block of YAML", document)
+	}
+	return string(found[1])
 }
 
 // overlay is an operator's own, with another configuration.

@@ -72,6 +72,7 @@ heartbeat have others besides, for scripts.`,
 	command.AddCommand(newStatusCommand(o), newExplainCommand(o), newHeartbeatCommand(o), newConfigCommand(o), newVersionCommand(o))
 	command.AddCommand(newModeCommands(o)...)
 	command.AddCommand(newBypassCommand(o))
+	command.AddCommand(newInstallCommands(o)...)
 	command.AddCommand(newRenderCommand(o))
 	return command
 }

@@ -21,6 +21,7 @@ import (
 // modeOptions are those of the commands that set the mode.
 type modeOptions struct {
 	*options
+	command string
 	mode    gate.Mode
 	timeout time.Duration
 }
@@ -42,7 +43,7 @@ is in it, which takes until the kubelet has brought its configuration up to date
 		{gate.ModeObserve, "observe", "Arm no Node, but count what would have been armed", "Arm no Node, but count what would have been armed, in the metric\nnodegate_guard_would_arm_total."},
 		{gate.ModeEnforce, "resume", "Enforce the gates (again)", "Enforce the gates (again). New Nodes are closed until their agent shows that it serves,\nothers are closed where it does not."},
 	} {
-		m := &modeOptions{options: o, mode: c.mode}
+		m := &modeOptions{options: o, command: c.use, mode: c.mode}
 		command := &cobra.Command{
 			Use: c.use, Short: c.short, Long: c.long + after, Args: cobra.NoArgs,
 			RunE: func(command *cobra.Command, _ []string) error { return m.run(command.Context()) },
@@ -56,6 +57,9 @@ is in it, which takes until the kubelet has brought its configuration up to date
 func (o *modeOptions) run(ctx context.Context) error {
 	c, err := o.connect()
 	if err != nil {
+		return err
+	}
+	if err := o.may(ctx, c, o.command); err != nil {
 		return err
 	}
 	cfg, err := o.setConfiguration(ctx, c)
@@ -196,7 +200,13 @@ func admission(ctx context.Context, c *connection) ([]*unstructured.Unstructured
 	if err != nil {
 		return nil, err
 	}
-	slices.SortStableFunc(found, func(a, b *unstructured.Unstructured) int {
+	createLast(found)
+	return found, nil
+}
+
+// createLast puts what judges a CREATE of a Node behind everything else.
+func createLast(objects []*unstructured.Unstructured) {
+	slices.SortStableFunc(objects, func(a, b *unstructured.Unstructured) int {
 		last := func(object *unstructured.Unstructured) int {
 			if strings.HasPrefix(object.GetName(), "create.") {
 				return 1
@@ -205,5 +215,4 @@ func admission(ctx context.Context, c *connection) ([]*unstructured.Unstructured
 		}
 		return cmp.Compare(last(a), last(b))
 	})
-	return found, nil
 }

@@ -13,15 +13,18 @@ import (
 	"github.com/nodegate/nodegate/test/cluster"
 )
 
-// auditPolicy has every request of the namespace's accounts logged. A watch is as
+// auditPolicy has every request of the namespace's accounts, and of people, logged. A watch is as
 // soon as it is answered.
 const auditPolicy = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
 rules:
 - level: Metadata
-  userGroups: ["system:serviceaccounts:` + gate.Namespace + `"]
+  userGroups: ["system:serviceaccounts:` + gate.Namespace + `", "` + people + `"]
 `
+
+// people is the group of those who run commands.
+const people = "example.com:people"
 
 // auditLog is the file into which an API server writes.
 type auditLog struct{ path string }
@@ -53,7 +56,8 @@ type request struct {
 		Name        string `json:"name"`
 		Group       string `json:"apiGroup"`
 	} `json:"objectRef"`
-	Annotations map[string]string `json:"annotations"`
+	Impersonated *struct{}         `json:"impersonatedUser"`
+	Annotations  map[string]string `json:"annotations"`
 }
 
 // requests are those for resources. The rest, such as discovery, is open to all
@@ -85,8 +89,11 @@ func (l auditLog) requests(t *testing.T) []request {
 
 // by reports whether the right is what allows the request.
 func (r request) by(right manifests.Right) bool {
-	account := gate.Agent{Namespace: gate.Namespace, ServiceAccount: right.Account}
-	return r.User.Username == account.Username() && r.Verb == right.Verb &&
+	user := right.Role // a person is called as the command
+	if right.Account != "" {
+		user = gate.Agent{Namespace: gate.Namespace, ServiceAccount: right.Account}.Username()
+	}
+	return r.User.Username == user && r.Verb == right.Verb &&
 		r.Object.Group == right.Group && r.Object.Resource == right.Resource && r.Object.Subresource == "" &&
 		(right.Namespace == "" || r.Object.Namespace == right.Namespace) && (right.Name == "" || r.Object.Name == right.Name)
 }

@@ -1,0 +1,161 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/pmezard/go-difflib/difflib"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/util/csaupgrade"
+	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/nodegate/nodegate/gate"
+)
+
+// applied is what an apply does, or would do, to an object.
+type applied struct {
+	// before is nil where there was none.
+	before, after *unstructured.Unstructured
+	// unchecked: the object's namespace, or what it refers to, is not there yet, so
+	// that the API server could not try it.
+	unchecked bool
+}
+
+func (a applied) outcome() string {
+	switch {
+	case a.before == nil:
+		return "created"
+	case a.before.GetResourceVersion() == a.after.GetResourceVersion() && a.diff() == "":
+		return "unchanged"
+	}
+	return "configured"
+}
+
+// predecessors are managers whose fields become those of the apply: of `kubectl
+// apply`, by which an installation may have been made, and of this program's other
+// commands. What such a manager set and the apply does not goes.
+func predecessors() sets.Set[string] {
+	return sets.New("kubectl-client-side-apply", "kubectl-create", gate.ManagerCLI)
+}
+
+// find returns the object that is there, or nil.
+func (c *connection) find(ctx context.Context, object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	found := newObject(object.GroupVersionKind(), object.GetNamespace(), object.GetName())
+	err := c.Get(ctx, client.ObjectKeyFromObject(found), found)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	return found, explain(err, object)
+}
+
+// tryApply has the API server try an apply: validation, rights, other admission, and
+// whether another manager set a field otherwise. Nothing is changed.
+func (c *connection) tryApply(ctx context.Context, object *unstructured.Unstructured, force bool) (applied, error) {
+	before, err := c.find(ctx, object)
+	if err != nil {
+		return applied{}, err
+	}
+	after := object.DeepCopy()
+	err = c.Apply(ctx, client.ApplyConfigurationFromUnstructured(after), client.DryRunAll)
+	if apierrors.IsConflict(err) && (force || len(conflicts(err)) == 0) {
+		after = object.DeepCopy()
+		err = c.Apply(ctx, client.ApplyConfigurationFromUnstructured(after), client.DryRunAll, client.ForceOwnership)
+	}
+	switch {
+	case apierrors.IsConflict(err) && len(conflicts(err)) > 0:
+		return applied{}, fmt.Errorf("%s: set otherwise by others (%s); --force-conflicts takes these fields over",
+			describe(object), strings.Join(conflicts(err), ", "))
+	case apierrors.IsNotFound(err) && before == nil:
+		return applied{after: object, unchecked: true}, nil
+	case err != nil:
+		return applied{}, explain(err, object)
+	}
+	return applied{before: before, after: after}, nil
+}
+
+// conflicts are the fields that managers other than the predecessors have set.
+func conflicts(err error) []string {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) || status.Status().Details == nil {
+		return nil
+	}
+	var fields []string
+	for _, cause := range status.Status().Details.Causes {
+		ours := false
+		for manager := range predecessors() {
+			ours = ours || strings.Contains(cause.Message, strconv.Quote(manager))
+		}
+		if cause.Type == metav1.CauseTypeFieldManagerConflict && !ours {
+			fields = append(fields, cause.Field+", "+cause.Message)
+		}
+	}
+	return fields
+}
+
+// apply makes the object as it is to be. What others set besides stays.
+func (c *connection) apply(ctx context.Context, object *unstructured.Unstructured) (applied, error) {
+	var before *unstructured.Unstructured
+	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		var err error
+		if before, err = c.find(ctx, object); err != nil || before == nil {
+			return err
+		}
+		return c.succeed(ctx, before)
+	})
+	if err != nil {
+		return applied{}, explain(err, object)
+	}
+	after := object.DeepCopy()
+	if err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(after), client.ForceOwnership); err != nil {
+		return applied{}, explain(err, object)
+	}
+	return applied{before: before, after: after}, nil
+}
+
+// succeed makes the fields of the predecessors this program's own, by apply.
+func (c *connection) succeed(ctx context.Context, object *unstructured.Unstructured) error {
+	patch, err := csaupgrade.UpgradeManagedFieldsPatch(object, predecessors(), gate.ManagerCLI)
+	if err != nil || patch == nil {
+		return err
+	}
+	return c.Patch(ctx, object, client.RawPatch(types.JSONPatchType, patch))
+}
+
+// diff is what an apply changes, as text; empty if nothing.
+func (a applied) diff() string {
+	before, after := content(a.before), content(a.after)
+	text, err := difflib.GetUnifiedDiffString(difflib.UnifiedDiff{
+		A: difflib.SplitLines(before), B: difflib.SplitLines(after), FromFile: "now", ToFile: "then", Context: 3,
+	})
+	if err != nil {
+		return err.Error()
+	}
+	return text
+}
+
+// content is an object without what an API server keeps about it.
+func content(object *unstructured.Unstructured) string {
+	if object == nil {
+		return ""
+	}
+	object = object.DeepCopy()
+	object.SetManagedFields(nil)
+	for _, field := range []string{"resourceVersion", "generation", "uid", "creationTimestamp"} {
+		unstructured.RemoveNestedField(object.Object, "metadata", field)
+	}
+	text, err := yaml.Marshal(object.Object)
+	if err != nil {
+		text, _ = json.Marshal(object.Object) //nolint:errchkjson // it came as JSON
+	}
+	return string(text)
+}

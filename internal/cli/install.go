@@ -1,0 +1,279 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/nodegate/nodegate/gate"
+	"github.com/nodegate/nodegate/manifests"
+)
+
+// dryRunServer is the one kind of dry run: what a client alone could say, render says.
+const dryRunServer = "server"
+
+type installOptions struct {
+	*options
+	wanted
+	mode    string
+	dryRun  string
+	force   bool
+	timeout time.Duration
+	// command is install or upgrade, which wants an installation to be there.
+	command string
+}
+
+const howInstalled = `
+
+What is there is looked at first, and everything is tried by the API server before
+anything is changed: your rights, each object, fields that others have set. Then it is
+applied in this order: namespace, accounts and rights, configuration, controller and
+agents, and what admits last. Each part is waited for, and seen to be active by dry
+runs; one of them is a write as the agent. Only then is anything enforced, and not
+while there are governed Nodes on which no agent can run. No Node that is open is
+closed by this: a gate governs it from its agent's first heartbeat on.
+
+Run again, it changes what is not as it should be, and nothing else: mode, images and
+the kind of mutation stay as they are unless others are named.
+
+Exit codes: 0 done, 1 failed, 2 done but not seen to be active everywhere.`
+
+func newInstallCommands(o *options) []*cobra.Command {
+	var commands []*cobra.Command
+	for _, c := range []struct{ use, short, long, example string }{
+		{
+			"install", "Install nodegate in the cluster, or bring an installation to what is wanted",
+			`Install nodegate in the cluster, or bring an installation to what is wanted.
+
+A cluster that has Nodes already begins in mode observe, in which no Node is changed,
+unless --mode says otherwise.` + howInstalled,
+			"  kubectl nodegate install --config gates.yaml --image-registry registry.example.com/nodegate --image-tag v0.1.0\n" +
+				"  kubectl nodegate install --config gates.yaml --dry-run=server",
+		},
+		{
+			"upgrade", "Bring an installation to this version, with its configuration and mode",
+			`Bring an installation to this version, with its configuration and mode.
+
+Agents are rolled as their DaemonSet says; a gate that is open stays open meanwhile,
+for its heartbeat outlasts the roll.` + howInstalled,
+			"  kubectl nodegate upgrade --image-tag v0.2.0",
+		},
+	} {
+		i := &installOptions{options: o, command: c.use}
+		command := &cobra.Command{
+			Use: c.use, Short: c.short, Long: c.long, Example: c.example, Args: cobra.NoArgs,
+			RunE: func(command *cobra.Command, _ []string) error {
+				if err := i.validate(); err != nil {
+					return err
+				}
+				return i.run(command.Context())
+			},
+		}
+		flags := command.Flags()
+		i.addFlags(flags, " (default: what is installed)", " (default: what is installed, or by the cluster)", " (default: what is installed)")
+		flags.StringVar(&i.mode, "mode", "", "enforce, observe or paused (default: what is installed, or observe where there are Nodes)")
+		flags.StringVar(&i.dryRun, "dry-run", "none", `"server" has the API server try it, prints what would change, and changes nothing; or "none"`)
+		flags.BoolVar(&i.force, "force-conflicts", false, "take over fields that others have set otherwise")
+		flags.DurationVar(&i.timeout, "timeout", 5*time.Minute, "how long to wait for each part to be active; 0 does not wait")
+		commands = append(commands, command)
+	}
+	return commands
+}
+
+func (o *installOptions) validate() error {
+	if o.mode != "" && !slices.Contains(gate.Modes(), gate.Mode(o.mode)) {
+		return fmt.Errorf("--mode is %q, it must be one of %v", o.mode, gate.Modes())
+	}
+	if o.dryRun != "none" && o.dryRun != dryRunServer {
+		return fmt.Errorf(`--dry-run is %q, it must be "none" or %q; for manifests use render`, o.dryRun, dryRunServer)
+	}
+	return o.wanted.validate()
+}
+
+func (o *installOptions) run(ctx context.Context) error {
+	given, err := o.configuration(o.In)
+	if err != nil {
+		return err
+	}
+	c, err := o.connect()
+	if err != nil {
+		return err
+	}
+	v, err := o.serverVersion()
+	if err != nil {
+		return err
+	}
+	if err := o.may(ctx, c, o.command); err != nil {
+		return err
+	}
+	s, err := c.look(ctx)
+	if err != nil {
+		return err
+	}
+	if o.command == "upgrade" && s.config == "" {
+		return fmt.Errorf("%s is not there: nodegate is not installed in this cluster; use `kubectl nodegate install`", describe(configMap()))
+	}
+	p, err := decide(s, o.wanted, gate.Mode(o.mode), given, c.clock.Now())
+	if err != nil {
+		return err
+	}
+	objects, err := p.objects(p.mode)
+	if err != nil {
+		return err
+	}
+	o.sayf("Kubernetes %s, armed by %s, mode %s", v, p.armedBy(), p.mode)
+	if p.why != "" {
+		o.sayf("%s", p.why)
+	}
+	tried, err := o.try(ctx, c, objects)
+	if err != nil {
+		return err
+	}
+	if p.mode == gate.ModeEnforce {
+		if err := o.refuse(ctx, c, p.cfg, s.nodes, tried); err != nil {
+			return err
+		}
+	}
+	if o.dryRun == dryRunServer {
+		o.show(tried)
+		return nil
+	}
+	return o.install(ctx, c, s, p, objects)
+}
+
+func (p plan) armedBy() string {
+	if p.options.Mutation == manifests.ByPolicy {
+		return "policies (" + string(p.options.Version) + ")"
+	}
+	return "webhook"
+}
+
+// try has the API server try everything.
+func (o *installOptions) try(ctx context.Context, c *connection, objects []*unstructured.Unstructured) ([]applied, error) {
+	var tried []applied
+	faults := c.missingNamespaces(ctx, objects)
+	for _, object := range objects {
+		one, err := c.tryApply(ctx, object, o.force)
+		if err != nil {
+			faults = append(faults, err)
+		}
+		tried = append(tried, one)
+	}
+	if len(faults) > 0 {
+		return nil, fmt.Errorf("nothing was changed: %w", errors.Join(faults...))
+	}
+	return tried, nil
+}
+
+// missingNamespaces names those that the configuration speaks of and that are not
+// there.
+func (c *connection) missingNamespaces(ctx context.Context, objects []*unstructured.Unstructured) []error {
+	var faults []error
+	seen := map[string]bool{"": true, gate.Namespace: true}
+	for _, object := range objects {
+		name := object.GetNamespace()
+		if seen[name] {
+			continue
+		}
+		seen[name] = true
+		found, err := c.find(ctx, newObject(corev1.SchemeGroupVersion.WithKind("Namespace"), "", name))
+		if err == nil && found == nil {
+			err = fmt.Errorf("namespace %s does not exist, in which the configuration has agents or a check look for pods: create it first", name)
+		}
+		if err != nil {
+			faults = append(faults, err)
+		}
+	}
+	return faults
+}
+
+// show prints what would change.
+func (o *installOptions) show(tried []applied) {
+	for _, one := range tried {
+		how := "server dry run"
+		if one.unchecked {
+			how = "not tried: what it belongs to is not there yet"
+		}
+		o.didf("%s %s (%s)", describe(one.after), one.outcome(), how)
+		if one.outcome() == "configured" {
+			o.didf("%s", strings.TrimRight(one.diff(), "\n"))
+		}
+	}
+}
+
+// install applies the plan. What enforces comes last, when all else is seen to work.
+func (o *installOptions) install(ctx context.Context, c *connection, s state, p plan, objects []*unstructured.Unstructured) error {
+	first := objects
+	if p.mode == gate.ModeEnforce && !s.enforcing {
+		var err error
+		if first, err = p.objects(gate.ModeObserve); err != nil {
+			return err
+		}
+	}
+	w := &waiting{options: o.options, c: c, timeout: o.timeout}
+	for _, layer := range manifests.Layers() {
+		for _, object := range first {
+			if manifests.LayerOf(object) != layer {
+				continue
+			}
+			if err := o.applyOne(ctx, c, object); err != nil {
+				return err
+			}
+		}
+		if layer == manifests.LayerAgent {
+			w.workloads(ctx, first)
+		}
+	}
+	w.writers(ctx, p.cfg)
+	if err := w.agentsWrite(ctx, p.cfg, s.nodes); err != nil {
+		return fmt.Errorf("the installation is in mode %s: %w", currentMode(first), err)
+	}
+	if p.mode == gate.ModeEnforce && !s.enforcing {
+		o.sayf("Enforcing ...")
+		for _, object := range objects {
+			if layer := manifests.LayerOf(object); layer != manifests.LayerConfig && layer != manifests.LayerAdmission {
+				continue
+			}
+			if err := o.applyOne(ctx, c, object); err != nil {
+				return err
+			}
+		}
+	}
+	w.mode(ctx, p)
+	if w.unseen {
+		return errUnseen
+	}
+	if o.timeout > 0 {
+		o.didf("nodegate is installed and active, in mode %s", p.mode)
+	}
+	return nil
+}
+
+func currentMode(objects []*unstructured.Unstructured) gate.Mode {
+	for _, object := range objects {
+		if object.GetKind() == "ConfigMap" {
+			if text, err := configText(object); err == nil {
+				if cfg, err := gate.ParseConfiguration([]byte(text)); err == nil {
+					return cfg.Mode
+				}
+			}
+		}
+	}
+	return ""
+}
+
+func (o *installOptions) applyOne(ctx context.Context, c *connection, object *unstructured.Unstructured) error {
+	done, err := c.apply(ctx, object)
+	if err != nil {
+		return fmt.Errorf("%w\nWhat came before it is applied; run this again when that is mended", err)
+	}
+	o.didf("%s %s", describe(object), done.outcome())
+	return nil
+}

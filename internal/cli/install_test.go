@@ -1,0 +1,365 @@
+package cli
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/nodegate/nodegate/gate"
+	"github.com/nodegate/nodegate/manifests"
+	"github.com/nodegate/nodegate/test/cluster"
+)
+
+const checkedGate = head + "gates: [{name: agent, taint: {key: nodegate.io/agent-not-ready}, checks: [{socket: {path: /run/x/y.sock}}]}]\n"
+
+func writeFile(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "gates.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func newTestEnvironment(t *testing.T, options ...cluster.Option) *environment {
+	t.Helper()
+	log.SetLogger(logr.Discard()) // the libraries'
+	e := &environment{cluster: cluster.ForTest(t, options...)}
+	var err error
+	if e.admin, err = kubernetes.NewForConfig(e.cluster.Admin); err != nil {
+		t.Fatal(err)
+	}
+	kubeconfig, err := e.cluster.Kubeconfig(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.flags = []string{"--kubeconfig=" + kubeconfig, "--cache-dir=" + t.TempDir()}
+	return e
+}
+
+func (e *environment) node(t *testing.T, name string, labels map[string]string) {
+	t.Helper()
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
+	if _, err := e.admin.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestInstall: step by step, on a cluster in which no controller makes pods.
+func TestInstall(t *testing.T) {
+	e := newTestEnvironment(t)
+	file := writeFile(t, checkedGate)
+	e.expect(t, codeFailed, "name a file by --config", "install")
+	e.expect(t, codeFailed, "nodegate is not installed in this cluster", "upgrade", "--config="+file)
+	e.expect(t, codeFailed, "you may not:\n  get, create, patch namespaces\n", "install", "--config="+file, "--as=nobody")
+	e.expect(t, codeFailed, `set it there by hand`, "install", "--mode=paused", "--config="+writeFile(t, head+"mode: !!str enforce\n"))
+
+	elsewhere := head + "gates: [{name: a, taint: {key: a/b}, checks: [{pod: {namespace: mesh, selector: {matchLabels: {a: b}}}}]}]\n"
+	e.expect(t, codeFailed, "nothing was changed: namespace mesh does not exist", "install", "--config="+writeFile(t, elsewhere))
+
+	out, _, code := e.run(t, "install", "--config="+file, "--dry-run=server")
+	if code != codeDone || strings.Count(out, "created (") != len(e.objects(t, checkedGate)) {
+		t.Errorf("a dry run: exit code %d\n%s", code, out)
+	}
+	e.expectNothing(t)
+
+	e.node(t, "mac", map[string]string{corev1.LabelOSStable: "darwin"})
+	e.expect(t, codeDone, "ConfigMap nodegate-system/nodegate-config created", "install", "--config="+file, "--timeout=0", "--mode=observe")
+	e.expectMode(t, gate.ModeObserve)
+	out, _, code = e.run(t, "install", "--timeout=0")
+	if code != codeDone || strings.Contains(out, "created") || strings.Contains(out, "configured") {
+		t.Errorf("the same again: exit code %d\n%s", code, out)
+	}
+	e.expect(t, codeDone, "configured", "install", "--timeout=0", "--mode=enforce")
+	e.expectMode(t, gate.ModeEnforce)
+
+	// What other commands have set does not stay behind.
+	e.expect(t, codeDone, "set to mode paused", "pause", "--timeout=0")
+	e.expect(t, codeDone, "unchanged", "upgrade", "--timeout=0")
+	e.expectMode(t, gate.ModePaused)
+	e.expect(t, codeDone, "configured", "upgrade", "--timeout=0", "--mode=enforce")
+	e.expectMode(t, gate.ModeEnforce)
+
+	t.Run("nodes without agents", e.withoutAgents)
+	t.Run("images", e.images)
+	t.Run("conflicts", e.conflicts)
+	t.Run("another configuration", e.anotherConfiguration)
+	t.Run("unseen", e.unseen)
+}
+
+func (e *environment) objects(t *testing.T, text string) []*unstructured.Unstructured {
+	t.Helper()
+	objects, err := manifests.Install(manifests.Options{Config: text})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return objects
+}
+
+// expectNothing: of what is rendered nothing is there.
+func (e *environment) expectNothing(t *testing.T) {
+	t.Helper()
+	api, err := client.New(e.cluster.Admin, client.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, object := range e.objects(t, checkedGate) {
+		if err := api.Get(t.Context(), client.ObjectKeyFromObject(object), object); err == nil {
+			t.Errorf("%s is there", describe(object))
+		}
+	}
+}
+
+// expectMode: configuration and bindings agree, and the time of installation is
+// recorded.
+func (e *environment) expectMode(t *testing.T, want gate.Mode) {
+	t.Helper()
+	object, err := e.admin.CoreV1().ConfigMaps(gate.Namespace).Get(t.Context(), gate.ConfigMapName, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := gate.ParseConfiguration([]byte(object.Data[gate.ConfigMapKey]))
+	if err != nil || cfg.Mode != want {
+		t.Errorf("the configuration's mode is %v (%v), want %s", cfg, err, want)
+	}
+	if at, err := time.Parse(gate.TimeLayout, object.Annotations[gate.InstalledAtAnnotation]); err != nil || time.Since(at) > time.Hour {
+		t.Errorf("installed at %v (%v)", at, err)
+	}
+	bindings, err := e.admin.AdmissionregistrationV1().MutatingAdmissionPolicyBindings().List(t.Context(), metav1.ListOptions{})
+	if err != nil || len(bindings.Items) == 0 {
+		t.Fatalf("%d bindings (%v)", len(bindings.Items), err)
+	}
+	for _, binding := range bindings.Items {
+		narrowed := binding.Spec.MatchResources != nil && binding.Spec.MatchResources.ObjectSelector != nil && len(binding.Spec.MatchResources.ObjectSelector.MatchExpressions) > 0
+		if narrowed == (want == gate.ModeEnforce) {
+			t.Errorf("mode %s: binding %s selects nothing: %t", want, binding.Name, narrowed)
+		}
+	}
+}
+
+// withoutAgents: nothing is enforced on Nodes that nobody could open.
+func (e *environment) withoutAgents(t *testing.T) {
+	e.node(t, "blue", map[string]string{"pool": "blue"})
+	const another = "gates: [{name: other, taint: {key: example.com/other}, nodeSelector: {matchLabels: {pool: blue}}, agent: {namespace: default, podLabels: {app: other}}}]\n"
+	file := writeFile(t, head+another)
+	e.expect(t, codeFailed, `gate "other" governs Nodes on which no agent can run, and which nobody would open: blue;`, "install", "--dry-run=server", "--config="+file)
+	e.expect(t, codeDone, "configured", "install", "--dry-run=server", "--mode=observe", "--config="+file)
+	labels := map[string]string{"app": "other"}
+	set := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: "other"}, Spec: appsv1.DaemonSetSpec{
+		Selector: &metav1.LabelSelector{MatchLabels: labels},
+		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{
+			NodeSelector: map[string]string{"pool": "red"}, Containers: []corev1.Container{{Name: "c", Image: "c"}},
+		}},
+	}}
+	if _, err := e.admin.AppsV1().DaemonSets("default").Create(t.Context(), set, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	e.expect(t, codeFailed, "which nobody would open: blue;", "install", "--dry-run=server", "--config="+file)
+	_, err := e.admin.AppsV1().DaemonSets("default").Patch(t.Context(), "other", types.MergePatchType,
+		[]byte(`{"spec": {"template": {"spec": {"nodeSelector": {"pool": "blue"}}}}}`), metav1.PatchOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.expect(t, codeDone, "configured", "install", "--dry-run=server", "--config="+file)
+}
+
+// images: what is not said stays.
+func (e *environment) images(t *testing.T) {
+	for _, tc := range []struct{ args, want string }{
+		{"", "nodegate-agent:dev"},
+		{"--image-tag=v1", "nodegate-agent:v1"},
+		{"--image-registry=registry.example.com:5000/n", "registry.example.com:5000/n/nodegate-agent:v1"},
+		{"", "registry.example.com:5000/n/nodegate-agent:v1"},
+		{"--image-tag=v2", "registry.example.com:5000/n/nodegate-agent:v2"},
+		{"--image-tag=v3 --image-registry=other", "other/nodegate-agent:v3"},
+	} {
+		e.expect(t, codeDone, "", append([]string{"install", "--timeout=0"}, strings.Fields(tc.args)...)...)
+		daemonSet, err := e.admin.AppsV1().DaemonSets(gate.Namespace).Get(t.Context(), gate.AgentAccount, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := daemonSet.Spec.Template.Spec.Containers[0].Image; got != tc.want {
+			t.Errorf("%q: image %s, want %s", tc.args, got, tc.want)
+		}
+	}
+}
+
+// conflicts: what somebody has set on purpose is taken over only when asked for.
+func (e *environment) conflicts(t *testing.T) {
+	_, err := e.admin.AppsV1().Deployments(gate.Namespace).Patch(t.Context(), gate.ControllerAccount, types.MergePatchType,
+		[]byte(`{"spec": {"replicas": 3}}`), metav1.PatchOptions{FieldManager: "somebody"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.expect(t, codeFailed, `nothing was changed: Deployment nodegate-system/nodegate-controller: set otherwise by others (.spec.replicas, conflict with "somebody"`, "upgrade", "--timeout=0")
+	e.expect(t, codeDone, "-  replicas: 3", "upgrade", "--dry-run=server", "--force-conflicts")
+	e.expect(t, codeDone, "Deployment nodegate-system/nodegate-controller configured", "upgrade", "--timeout=0", "--force-conflicts")
+}
+
+// anotherConfiguration: agents are rolled for what they do not read anew, and for
+// nothing else.
+func (e *environment) anotherConfiguration(t *testing.T) {
+	const chained = head + "gates: [{name: agent, taint: {key: nodegate.io/agent-not-ready}, checks: [{conflist: {pluginType: x}}]}]\n"
+	for _, tc := range []struct{ text, want string }{
+		{checkedGate, "DaemonSet nodegate-system/nodegate-agent unchanged"},
+		{chained, "DaemonSet nodegate-system/nodegate-agent configured"},
+		{strings.Replace(chained, "pluginType: x", "pluginType: x, disabled: true", 1), "DaemonSet nodegate-system/nodegate-agent unchanged"},
+		{strings.Replace(chained, "pluginType: x", "pluginType: z", 1), "DaemonSet nodegate-system/nodegate-agent configured"},
+	} {
+		e.expect(t, codeDone, tc.want, "upgrade", "--timeout=0", "--config="+writeFile(t, tc.text))
+	}
+}
+
+// unseen: what is not seen to be active is named. A write of the agent that other
+// admission spoils is no good.
+func (e *environment) unseen(t *testing.T) {
+	e.expect(t, codeUnseen, "of 2 replicas, 0 are of this version, and 0 are available", "install", "--timeout=2s")
+	e.node(t, "linux", map[string]string{corev1.LabelOSStable: "linux"})
+	e.expect(t, codeUnseen, "Trying a write of the agent, to Node linux", "install", "--timeout=1s")
+	foreign := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingAdmissionPolicy", "metadata": map[string]any{"name": "foreign"},
+		"spec": map[string]any{
+			"reinvocationPolicy": "Never",
+			"matchConstraints": map[string]any{"resourceRules": []any{map[string]any{
+				"apiGroups": []any{""}, "apiVersions": []any{"v1"}, "operations": []any{"UPDATE"}, "resources": []any{"nodes"},
+			}}},
+			"mutations": []any{map[string]any{"patchType": "ApplyConfiguration", "applyConfiguration": map[string]any{
+				"expression": `Object{metadata: Object.metadata{labels: {"example.com/seen": "yes"}}}`,
+			}}},
+		},
+	}}
+	binding := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingAdmissionPolicyBinding", "metadata": map[string]any{"name": "foreign"},
+		"spec": map[string]any{"policyName": "foreign"},
+	}}
+	if err := e.cluster.Apply(t.Context(), []*unstructured.Unstructured{foreign, binding}); err != nil {
+		t.Fatal(err)
+	}
+	err := cluster.Await(t.Context(), func(ctx context.Context) (bool, error) {
+		node, err := e.admin.CoreV1().Nodes().Patch(ctx, "linux", types.MergePatchType, []byte(`{"metadata": {"labels": {"a": "b"}}}`), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
+		return err == nil && node.Labels["example.com/seen"] == "yes", err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.expect(t, codeFailed, "name the key's prefix in toleratedPrefixes", "install", "--timeout=1s")
+	tolerant := head + "toleratedPrefixes: [example.com/]\n" + strings.TrimPrefix(checkedGate, head)
+	e.expect(t, codeUnseen, "no guard", "install", "--timeout=5s", "--config="+writeFile(t, tolerant))
+}
+
+// TestInstall_Begins: a cluster that has Nodes begins in mode observe, unless told
+// otherwise.
+func TestInstall_Begins(t *testing.T) {
+	linux := corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{corev1.LabelOSStable: "linux"}}}
+	mac := corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{corev1.LabelOSStable: "darwin"}}}
+	parsed := func(mode gate.Mode) *gate.Configuration {
+		cfg := gate.Default()
+		cfg.Mode = mode
+		return cfg
+	}
+	for name, tc := range map[string]struct {
+		state state
+		file  gate.Mode
+		told  gate.Mode
+		want  gate.Mode
+	}{
+		"an empty cluster":                {file: gate.ModeEnforce, want: gate.ModeEnforce},
+		"Nodes that are not governed":     {state: state{nodes: []corev1.Node{mac}}, file: gate.ModeEnforce, want: gate.ModeEnforce},
+		"Nodes":                           {state: state{nodes: []corev1.Node{mac, linux}}, file: gate.ModeEnforce, want: gate.ModeObserve},
+		"Nodes, told":                     {state: state{nodes: []corev1.Node{linux}}, file: gate.ModeObserve, told: gate.ModeEnforce, want: gate.ModeEnforce},
+		"Nodes, paused by the file":       {state: state{nodes: []corev1.Node{linux}}, file: gate.ModePaused, want: gate.ModePaused},
+		"an installation keeps its mode":  {state: state{nodes: []corev1.Node{linux}, parsed: parsed(gate.ModeEnforce)}, file: gate.ModeObserve, want: gate.ModeEnforce},
+		"an installation, told otherwise": {state: state{parsed: parsed(gate.ModeEnforce)}, file: gate.ModeEnforce, told: gate.ModePaused, want: gate.ModePaused},
+	} {
+		got, why := startingMode(tc.state, parsed(tc.file), tc.told)
+		if got != tc.want || (why != "") != (tc.file == gate.ModeEnforce && got == gate.ModeObserve) {
+			t.Errorf("%s: mode %s, %q, want %s", name, got, why, tc.want)
+		}
+	}
+}
+
+// TestInstall_AfterKubectl: an installation that kubectl made goes on under this
+// program, and nothing of it is lost or left over.
+func TestInstall_AfterKubectl(t *testing.T) {
+	e := newTestEnvironment(t)
+	kubectl := exec.CommandContext(t.Context(), filepath.Join(os.Getenv(cluster.AssetsVariable), "kubectl"), e.flags[0], "apply", "-k", "../../manifests/overlays/webhook")
+	if said, err := kubectl.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, said)
+	}
+	annotated := []byte(`{"metadata": {"annotations": {"nodegate.io/installed-at": "2026-01-02T03:04:05Z"}}}`)
+	if _, err := e.admin.CoreV1().ConfigMaps(gate.Namespace).Patch(t.Context(), gate.ConfigMapName, types.MergePatchType, annotated, metav1.PatchOptions{FieldManager: "kubectl-annotate"}); err != nil {
+		t.Fatal(err)
+	}
+	e.expect(t, codeDone, "armed by webhook, mode observe", "upgrade", "--timeout=0")
+	object, err := e.admin.CoreV1().ConfigMaps(gate.Namespace).Get(t.Context(), gate.ConfigMapName, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if at := object.Annotations[gate.InstalledAtAnnotation]; at != "2026-01-02T03:04:05Z" {
+		t.Errorf("the time of installation is %q", at)
+	}
+	if _, there := object.Annotations[corev1.LastAppliedConfigAnnotation]; there {
+		t.Error("kubectl's note of what it applied is left")
+	}
+	e.expect(t, codeDone, "configured", "install", "--timeout=0", "--mode=enforce")
+	hook, err := e.admin.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Context(), gate.WebhookRegistration, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if selector := hook.Webhooks[0].ObjectSelector; len(selector.MatchExpressions) > 0 {
+		t.Errorf("mode enforce: the webhook selects %v", selector)
+	}
+}
+
+// TestInstall_Refuses: what cannot be is said before anything is tried.
+func TestInstall_Refuses(t *testing.T) {
+	old := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		switch {
+		case r.URL.Path == "/version":
+			_, _ = w.Write([]byte(`{"gitVersion": "v1.29.3"}`))
+		case strings.HasSuffix(r.URL.Path, "selfsubjectaccessreviews"):
+			_, _ = w.Write([]byte(`{"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "status": {"allowed": true}}`))
+		default:
+			http.NotFound(w, r)
+		}
+	}))
+	t.Cleanup(old.Close)
+	file := writeFile(t, checkedGate)
+	for name, tc := range map[string]struct {
+		args []string
+		want string
+	}{
+		"an old cluster":      {[]string{"--server=" + old.URL, "--config=" + file}, "this is Kubernetes 1.29.3, which is too old"},
+		"no cluster":          {[]string{"--server=http://127.0.0.1:1", "--config=" + file}, "connection refused"},
+		"no kubeconfig":       {[]string{"--config=" + file}, "there is no kubeconfig"},
+		"a faulty file":       {[]string{"--config=" + writeFile(t, head+"gate: []\n")}, `unknown field "gate"`},
+		"an unknown mode":     {[]string{"--mode=off"}, `--mode is "off"`},
+		"a client's dry run":  {[]string{"--dry-run=client"}, "for manifests use render"},
+		"an unknown mutation": {[]string{"--mutation=magic"}, "policy, webhook, cert-manager"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("KUBECONFIG", "/nonexistent")
+			out, errOut, code := run(t, append(tc.args, "install", "--cache-dir="+t.TempDir())...)
+			if code != codeFailed || out != "" || !strings.Contains(errOut, tc.want) {
+				t.Errorf("exit code %d, out %q, err %q, want an error of %q", code, out, errOut, tc.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,60 @@
+package lifecycle
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nodegate/nodegate/gate"
+)
+
+var nodes = flag.Int("lifecycle-nodes", 100, "nodes of TestLifecycle")
+
+const configuration = `# Ours.
+apiVersion: nodegate.io/v1alpha1
+kind: Configuration
+gates:
+- name: agent
+  taint: {key: nodegate.io/agent-not-ready}
+  checks:
+  - socket: {path: /run/mesh/cni.sock}
+  - conflist: {pluginType: mesh-cni}
+`
+
+func (f *fleet) config() string {
+	path := filepath.Join(f.TempDir(), "gates.yaml")
+	if err := os.WriteFile(path, []byte(configuration), 0o600); err != nil {
+		f.Fatal(err)
+	}
+	return path
+}
+
+// TestLifecycle installs in a cluster that has nodes, enforces, upgrades and takes
+// everything away: no node is closed at any time, new ones are opened by their
+// agents.
+func TestLifecycle(t *testing.T) {
+	f := newFleet(t, *nodes)
+	said := f.done("install", "--config="+f.config(), "--image-tag=v1")
+	if !strings.Contains(said, "begins in mode observe") {
+		t.Error("it does not say that it observes")
+	}
+	f.await("open, with a heartbeat", f.serves)
+	f.expectNoFlaps()
+	f.done("install", "--mode=enforce")
+	f.addNode("new")
+	f.await("open, with a heartbeat", f.serves)
+	f.done("upgrade", "--image-tag=v2")
+	f.await("open, with a heartbeat", f.serves)
+	f.expectNoFlaps()
+}
+
+// serves reports whether a Node is open by right.
+func (f *fleet) serves(node *corev1.Node) bool {
+	g := gate.DefaultGate()
+	return !g.Armed(node) && gate.Judge(node, g, time.Now()) == gate.Fresh
+}
