@@ -121,12 +121,13 @@ func (o *versionOptions) see(ctx context.Context, v *report.Versions) error {
 	return nil
 }
 
+// images are those of a pod's containers, each once.
 func images(of string, pod *corev1.PodSpec) []report.Image {
 	var found []report.Image
-	for _, container := range pod.Containers {
-		image := report.Image{Of: of, Container: container.Name, Image: container.Image}
-		if !slices.Contains(found, image) {
-			found = append(found, image)
+	for _, container := range slices.Concat(pod.Containers, pod.InitContainers) {
+		known := slices.ContainsFunc(found, func(i report.Image) bool { return i.Image == container.Image })
+		if !known {
+			found = append(found, report.Image{Of: of, Container: container.Name, Image: container.Image})
 		}
 	}
 	return found
