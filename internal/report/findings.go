@@ -56,7 +56,7 @@ func (x *index) findings(rows []Row) []Finding {
 	return found
 }
 
-const applyAgain = "apply it again: kubectl nodegate render --config FILE --only admission, with the --mutation that is installed"
+const applyAgain = "kubectl nodegate upgrade; or apply again what kubectl nodegate render --config FILE --only admission writes"
 
 func (x *index) ofGuard() []Finding {
 	if !x.saw(PartLease) {
