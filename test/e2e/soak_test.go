@@ -21,8 +21,8 @@ var (
 	soakSeed   = flag.Uint64("soak-seed", 1, "seed of their flavours")
 )
 
-// TestNodes_RebootAgainAndAgain reboots nodes again and again, in random flavours, under a steady stream
-// of new pods: first without nodegate, for contrast, then with it.
+// TestNodes_RebootAgainAndAgain reboots nodes in random ways, under a steady stream of
+// new pods: first without nodegate, for contrast, then with it and nodegate-cni.
 func TestNodes_RebootAgainAndAgain(t *testing.T) {
 	for _, gated := range []bool{false, true} {
 		t.Run(map[bool]string{false: "without", true: "with"}[gated], func(t *testing.T) { soak(t, gated) })
@@ -35,7 +35,7 @@ func soak(t *testing.T, gated bool) {
 		newStage(t, l, m, gated).powerOn()
 	}
 	if gated {
-		if err := l.Install(t.Context()); err != nil {
+		if err := l.InstallHolding(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		// Else there is no guard while both nodes are down.
@@ -60,21 +60,31 @@ func soak(t *testing.T, gated bool) {
 
 // soakOne reboots one machine, with flavours of its own.
 func soakOne(s *stage, number int, latencies *latencies) {
-	random := rand.New(rand.NewPCG(*soakSeed, uint64(number)))
+	random := rand.New(rand.NewPCG(*soakSeed, uint64(number+1)))
 	s.guarded = s.gated
+	var total outcome
 	end := s.Stream(s.ctx, "stream", s.m.Name)
 	for round := range *soakRounds / 2 {
 		f := randomFlavour(random)
-		s.Logf("%d: %s", round, f)
+		s.began = time.Now()
 		s.rebootAs(f)
 		if s.gated {
 			s.awaitOpen()
 			latencies.add(s)
 		}
 		s.awaitStarts(time.Now(), 3)
+		o := s.outcome()
+		s.Logf("%d: %s: %s", round, f, o)
+		if s.gated && (o.late > 0 || o.bound > 0 || o.harmed > 0 && !f.rewrites) {
+			s.Errorf("the Node was seen so: %s", s.describe())
+		}
+		total.add(o)
 	}
 	s.must(end(s.ctx))
-	s.judge()
+	s.Logf("all: %s", total)
+	if !s.gated && total.harmed == 0 {
+		s.Error("without nodegate nothing was harmed")
+	}
 }
 
 // flavour is how a reboot goes.
@@ -85,10 +95,13 @@ type flavour struct {
 	twice bool
 	// network and mesh are how long these take after the node is up.
 	network, mesh time.Duration
+	// rewrites: the network writes its list anew, as many do when they start. Until an
+	// agent is up nobody mends it, and bound pods start without what is missing in it.
+	rewrites bool
 }
 
 func (f flavour) String() string {
-	return fmt.Sprintf("slow %t, twice %t, network late by %s, mesh by %s", f.slow, f.twice, f.network, f.mesh)
+	return fmt.Sprintf("slow %t, twice %t, network late by %s, mesh by %s, list written anew %t", f.slow, f.twice, f.network, f.mesh, f.rewrites)
 }
 
 func randomFlavour(r *rand.Rand) flavour {
@@ -98,11 +111,19 @@ func randomFlavour(r *rand.Rand) flavour {
 		}
 		return time.Duration(r.Int64N(int64(most))).Round(time.Millisecond)
 	}
-	return flavour{slow: r.IntN(3) == 0, twice: r.IntN(5) == 0, network: late(2 * time.Second), mesh: late(4 * time.Second)}
+	return flavour{
+		slow: r.IntN(3) == 0, twice: r.IntN(5) == 0,
+		network: late(2 * time.Second), mesh: late(4 * time.Second), rewrites: r.IntN(3) == 0,
+	}
 }
 
 func (s *stage) rebootAs(f flavour) {
 	s.Helper()
+	if f.rewrites {
+		s.release(keepList)
+	} else {
+		s.hold(keepList)
+	}
 	if f.network > 0 {
 		s.hold(holdBase)
 	}

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nodegate/nodegate/gate"
@@ -21,10 +22,12 @@ import (
 	"github.com/nodegate/nodegate/test/e2e/record"
 )
 
-// The files by which network and mesh are told to wait.
+// The files by which mesh and network are told to wait, and the network to leave its
+// list alone when it starts.
 const (
 	holdMesh = "/etc/mesh/hold"
 	holdBase = "/etc/machine/hold-base"
+	keepList = "/etc/machine/keep-list"
 )
 
 // stage is a machine on which a scenario plays, with or without nodegate.
@@ -38,6 +41,8 @@ type stage struct {
 	// guarded: there is a guard all the while. Then a gate is to be closed from the first
 	// sight of a boot on.
 	guarded bool
+	// holds: nodegate-cni is installed.
+	holds bool
 }
 
 func newStage(t *testing.T, l *lab.Lab, m *machine.Machine, gated bool) *stage {
@@ -129,6 +134,7 @@ func (s *stage) run(name string) lab.Started {
 		}
 		return i >= 0, err
 	}))
+	s.must(s.Client.CoreV1().Pods(lab.Namespace).Delete(s.ctx, pod.Name, metav1.DeleteOptions{}))
 	return started
 }
 
@@ -202,6 +208,13 @@ type outcome struct {
 	// bound is of those workloads that were bound to the node though the gate was
 	// closed for a second.
 	bound int
+}
+
+func (o *outcome) add(more outcome) {
+	o.starts += more.starts
+	o.harmed += more.harmed
+	o.late += more.late
+	o.bound += more.bound
 }
 
 func (o outcome) String() string {

@@ -6,6 +6,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
+	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -89,7 +91,7 @@ func deploymentRolled(d *appsv1.Deployment) bool {
 	return s.ObservedGeneration == d.Generation && s.UpdatedReplicas == want && s.Replicas == want && s.ReadyReplicas == want
 }
 
-// PinController has the controller run on one node.
+// PinController has the controller run on one node, and returns when it guards.
 func (l *Lab) PinController(ctx context.Context, node string) error {
 	err := l.Patch(ctx, "deployment", gate.ControllerAccount, map[string]any{"template": map[string]any{
 		"spec": map[string]any{"nodeSelector": map[string]any{corev1.LabelHostname: node}},
@@ -97,7 +99,27 @@ func (l *Lab) PinController(ctx context.Context, node string) error {
 	if err != nil {
 		return err
 	}
-	return l.AwaitRoll(ctx, "deployment", gate.ControllerAccount)
+	if err := l.AwaitRoll(ctx, "deployment", gate.ControllerAccount); err != nil {
+		return err
+	}
+	return l.awaitGuard(ctx)
+}
+
+// awaitGuard waits until the Lease is held by a pod that is not ending.
+func (l *Lab) awaitGuard(ctx context.Context) error {
+	return l.Await(ctx, "a guard", func(ctx context.Context) (bool, error) {
+		lease, err := l.Client.CoordinationV1().Leases(gate.Namespace).Get(ctx, gate.ControllerLease, metav1.GetOptions{})
+		if err != nil || lease.Spec.HolderIdentity == nil {
+			return false, err
+		}
+		pods, err := l.Client.CoreV1().Pods(gate.Namespace).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return false, err
+		}
+		return slices.ContainsFunc(pods.Items, func(p corev1.Pod) bool {
+			return p.DeletionTimestamp == nil && podReady(&p) && strings.HasPrefix(*lease.Spec.HolderIdentity, p.Name)
+		}), nil
+	})
 }
 
 // DeleteNode deletes a Node object.

@@ -62,7 +62,7 @@ func (l *Lab) Stream(ctx context.Context, name, node string) (end func(context.C
 	return func(ctx context.Context) error {
 		cancel()
 		group.Wait()
-		return l.clear(ctx, node)
+		return l.Clear(ctx, node)
 	}
 }
 
@@ -91,8 +91,8 @@ func (l *Lab) stream(ctx context.Context, name, node string) {
 	}
 }
 
-// clear deletes all workloads of a node and waits until they are gone.
-func (l *Lab) clear(ctx context.Context, node string) error {
+// Clear deletes all workloads of a node and waits until they are gone.
+func (l *Lab) Clear(ctx context.Context, node string) error {
 	pods := l.Client.CoreV1().Pods(Namespace)
 	return l.Await(ctx, "the workloads to be gone", func(ctx context.Context) (bool, error) {
 		list, err := pods.List(ctx, metav1.ListOptions{})

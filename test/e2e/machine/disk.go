@@ -32,7 +32,7 @@ const (
 
 // kubeletConfig: the control groups of a kubelet's own are switched off, for they
 // want all of the host's. Leases are renewed each second, so that a short grace of
-// the control plane is no accident.
+// the control plane is no accident, and files of ConfigMaps follow within seconds.
 const kubeletConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}
@@ -48,6 +48,7 @@ makeIPTablesUtilChains: false
 evictionHard: {memory.available: "0%", nodefs.available: "0%", nodefs.inodesFree: "0%", imagefs.available: "0%"}
 imageGCHighThresholdPercent: 100
 nodeLeaseDurationSeconds: 4
+syncFrequency: 10s
 resolvConf: /etc/resolv.conf
 `
 

@@ -16,6 +16,8 @@ const (
 	subnetFile = "/etc/machine/pod-subnet"
 	// baseHoldFile has the network wait with its list for as long as it is there.
 	baseHoldFile = "/etc/machine/hold-base"
+	// baseKeepFile has it leave a list alone that is there.
+	baseKeepFile = "/etc/machine/keep-list"
 )
 
 // runBase writes the network's list, as the agents of networks do when they start:
@@ -23,6 +25,10 @@ const (
 func runBase() error {
 	for exists(baseHoldFile) {
 		<-time.After(poll)
+	}
+	if exists(baseKeepFile) && exists(baseList) {
+		pause()
+		return nil
 	}
 	subnet, err := os.ReadFile(subnetFile)
 	if err != nil {
