@@ -19,6 +19,7 @@
 //     how nodegate-cni and the agent hold back pods that are bound already.
 //
 // test/controlplane builds the API server, etcd and their companions from their
-// Go modules; test/cluster starts them for tests; test/demo plays the whole loop.
+// Go modules; test/cluster starts them for tests; test/demo plays the whole loop;
+// test/e2e plays on real nodes what happens to them.
 // Why things are as they are stands in docs/decisions.
 package nodegate

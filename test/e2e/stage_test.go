@@ -63,21 +63,12 @@ func (s *stage) release(file string) { s.Helper(); s.must(os.RemoveAll(s.m.Disk(
 func (s *stage) powerOff() { s.Helper(); s.must(s.m.PowerOff()) }
 func (s *stage) powerOn()  { s.Helper(); s.must(s.m.PowerOn(s.ctx)) }
 
-// node is the last state that was seen, since a time.
-func (s *stage) node(since time.Time) (lab.NodeSeen, bool) {
-	states := s.Seen.Node(s.m.Name)
-	if len(states) == 0 || states[len(states)-1].At.Before(since) {
-		return lab.NodeSeen{}, false
-	}
-	return states[len(states)-1], true
-}
-
 // awaitNode waits for a state of the Node, the last one or a later one.
 func (s *stage) awaitNode(what string, condition func(lab.NodeSeen) bool) {
 	s.Helper()
 	s.must(s.Await(s.ctx, s.m.Name+" "+what, func(context.Context) (bool, error) {
-		node, ok := s.node(time.Time{})
-		return ok && condition(node), nil
+		states := s.Seen.Node(s.m.Name)
+		return len(states) > 0 && condition(states[len(states)-1]), nil
 	}))
 }
 
@@ -312,16 +303,10 @@ func (s *stage) meshComesLate() {
 func (s *stage) killMesh() {
 	s.Helper()
 	s.hold(holdMesh)
-	s.signal("standin", syscall.SIGKILL, "mesh")
-}
-
-// signal reaches at least one process.
-func (s *stage) signal(program string, signal syscall.Signal, argument string) {
-	s.Helper()
-	count, err := s.m.Signal(signal, program, argument)
+	count, err := s.m.Signal(syscall.SIGKILL, "standin", "mesh")
 	s.must(err)
 	if count == 0 {
-		s.Errorf("there is no process of %s", program)
+		s.Errorf("there is no mesh to kill")
 	}
 }
 

@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -135,25 +134,6 @@ func (m *Machine) PowerOff() error {
 		return fmt.Errorf("switching %s off: %w", m.Name, err)
 	}
 	return nil
-}
-
-// Run runs a command in the machine and returns what it says.
-func (m *Machine) Run(ctx context.Context, args ...string) (string, error) {
-	m.mu.Lock()
-	if m.init == nil {
-		m.mu.Unlock()
-		return "", fmt.Errorf("running %s on %s: it is off", args[0], m.Name)
-	}
-	pid := m.init.Process.Pid
-	m.mu.Unlock()
-	args = append([]string{"--target", strconv.Itoa(pid), "--mount", "--pid", "--net", "--uts", "--ipc", "--cgroup", "--"}, args...)
-	command := exec.CommandContext(ctx, "nsenter", args...)
-	command.Env = environment()
-	said, err := command.CombinedOutput()
-	if err != nil {
-		return string(said), fmt.Errorf("running %s on %s: %w\n%s", strings.Join(args[9:], " "), m.Name, err, said)
-	}
-	return string(said), nil
 }
 
 func (m *Machine) powerOn(ctx context.Context) error {
