@@ -30,7 +30,7 @@ func (r Right) On() string {
 
 // Commands lists those of kubectl nodegate that change something in a cluster.
 func Commands() []string {
-	return []string{"install", "upgrade", "pause", "observe", "resume", "bypass"}
+	return []string{"install", "upgrade", "uninstall", "pause", "observe", "resume", "bypass"}
 }
 
 // CommandRights are what a person needs for a command of kubectl nodegate; none for
@@ -43,6 +43,8 @@ func CommandRights(command string) []Right {
 		rights = modeRights()
 	case "install", "upgrade":
 		rights = slices.Concat(applyRights(), waitRights(), tryRights())
+	case "uninstall":
+		rights = removeRights()
 	case "bypass":
 		rights = bypassRights()
 	}
@@ -163,4 +165,25 @@ func tryRights() []Right {
 		on("", "nodes", "reads the Node whose agent it writes as", "get"),
 		own(named(gate.AgentAccount, on("", "serviceaccounts", why, "impersonate"))),
 		[]Right{impersonate(gate.ExtraNodeName, why), impersonate(gate.ExtraPodUID, why)}))
+}
+
+func removeRights() []Right {
+	var rights []Right
+	for _, resource := range []string{"mutatingwebhookconfigurations", "mutatingadmissionpolicybindings", "mutatingadmissionpolicies",
+		"validatingadmissionpolicybindings", "validatingadmissionpolicies"} {
+		rights = append(rights, on(admissionregistrationv1.GroupName, resource, "removes what is nodegate's", "list", "delete")...)
+	}
+	for _, resource := range []string{"clusterrolebindings", "rolebindings", "clusterroles", "roles"} {
+		rights = append(rights, on(rbacv1.GroupName, resource, "removes what is nodegate's", "list", "delete")...)
+	}
+	return slices.Concat(rights,
+		on(flowcontrolv1.GroupName, "flowschemas", "removes what is nodegate's", "list", "delete"),
+		named(gate.Namespace, on("", "namespaces", "removes it with all that is in it", "get", "delete")),
+		on("", "nodes", "removes taints, heartbeats and bypasses", "list", "get", "update"),
+		toSee(on("", "nodes", "asks, by dry run, whether a new Node would still be armed", "create")),
+		own(slices.Concat(
+			named(gate.ConfigMapName, on("", "configmaps", "reads which gates there are", "get")),
+			named(gate.ControllerAccount, on(appsv1.GroupName, "deployments", "stops the guard before the agents", "get", "delete")),
+			named(gate.AgentAccount, on(appsv1.GroupName, "daemonsets", "has the agents take plugins out of CNI lists, and removes them", "get", "patch", "delete")),
+			on("", "pods", "sees that they have done so, and are gone", "list"))))
 }

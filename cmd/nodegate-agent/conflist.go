@@ -262,7 +262,7 @@ const entryFileUsage = "`file` in which the entry is kept (default: .TYPE-entry 
 func newUnchainCommand() *cobra.Command {
 	var at where
 	var entryFile string
-	var removeBinary bool
+	var removeBinary, stay bool
 	command := &cobra.Command{
 		Use:   "unchain",
 		Short: "Take the plugin out of all lists, the reverse of chain",
@@ -293,5 +293,6 @@ long as there are any.`,
 	flags.StringVar(&at.pluginType, "plugin-type", "", "`type` of the chained plugin (required)")
 	flags.StringVar(&entryFile, "entry-file", "", entryFileUsage)
 	flags.BoolVar(&removeBinary, "remove-binary", false, "remove the plugin's binary as well")
+	flags.BoolVar(&stay, "stay", false, "when it is done, wait to be ended, as the container of a DaemonSet must")
 	return command
 }

@@ -73,6 +73,7 @@ heartbeat have others besides, for scripts.`,
 	command.AddCommand(newModeCommands(o)...)
 	command.AddCommand(newBypassCommand(o))
 	command.AddCommand(newInstallCommands(o)...)
+	command.AddCommand(newUninstallCommand(o))
 	command.AddCommand(newRenderCommand(o))
 	return command
 }

@@ -1,0 +1,105 @@
+package cli
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/nodegate/nodegate/gate"
+)
+
+// cleaners clean Nodes at the same time.
+const cleaners = 16
+
+// marks reports whether a Node carries a taint of one of the keys, a heartbeat or a
+// bypass.
+func marks(node *corev1.Node, keys []string) bool { return dirty(node, keys, isMark) }
+
+func isMark(annotation string) bool {
+	return strings.HasPrefix(annotation, gate.HeartbeatPrefix) || strings.HasPrefix(annotation, gate.BypassPrefix)
+}
+
+// clean removes all of the gates' traces from all Nodes.
+func (r *removal) clean(ctx context.Context) error {
+	var s state
+	if err := s.readNodes(ctx, r.c); err != nil {
+		return err
+	}
+	cleaned, err := r.c.cleanNodes(ctx, s.nodes, func(node *corev1.Node) ([]string, func(string) bool) {
+		return r.keys, isMark
+	})
+	if cleaned > 0 {
+		r.didf("%d Nodes cleaned", cleaned)
+	}
+	return err
+}
+
+// cleanNodes removes from each Node the taints of some keys and some annotations, as
+// what says of it, and nothing else. It returns how many Nodes were changed.
+func (c *connection) cleanNodes(ctx context.Context, nodes []corev1.Node, what func(*corev1.Node) (keys []string, annotation func(string) bool)) (int, error) {
+	var cleaned atomic.Int32
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(cleaners)
+	for i := range nodes {
+		keys, annotation := what(&nodes[i])
+		if !dirty(&nodes[i], keys, annotation) {
+			continue
+		}
+		group.Go(func() error {
+			object := newObject(corev1.SchemeGroupVersion.WithKind("Node"), "", nodes[i].Name)
+			changed, err := c.change(ctx, object, func(object *unstructured.Unstructured) (bool, error) { return cleanNode(object, keys, annotation) })
+			if apierrors.IsNotFound(err) {
+				return nil
+			}
+			if changed {
+				cleaned.Add(1)
+			}
+			return err
+		})
+	}
+	err := group.Wait()
+	return int(cleaned.Load()), err
+}
+
+func dirty(node *corev1.Node, keys []string, annotation func(string) bool) bool {
+	for key := range node.Annotations {
+		if annotation(key) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool {
+		return t.Effect == corev1.TaintEffectNoSchedule && slices.Contains(keys, t.Key)
+	})
+}
+
+// cleanNode edits a Node as it is stored, with fields that this program does not
+// know.
+func cleanNode(object *unstructured.Unstructured, keys []string, annotation func(string) bool) (changed bool, err error) {
+	annotations := object.GetAnnotations()
+	for key := range annotations {
+		if annotation(key) {
+			unstructured.RemoveNestedField(object.Object, "metadata", "annotations", key)
+			changed = true
+		}
+	}
+	node, err := typed(object)
+	if err != nil {
+		return false, err
+	}
+	for _, taint := range node.Spec.Taints {
+		if taint.Effect != corev1.TaintEffectNoSchedule || !slices.Contains(keys, taint.Key) {
+			continue
+		}
+		changed = true
+		if err := removeTaint(object, &gate.Gate{Taint: gate.Taint{Key: taint.Key, Effect: taint.Effect}}); err != nil {
+			return false, err
+		}
+	}
+	return changed, nil
+}

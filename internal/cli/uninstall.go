@@ -1,0 +1,554 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/net"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nodegate/nodegate/gate"
+	"github.com/nodegate/nodegate/manifests"
+)
+
+// errRemains is returned where something is left, and was said.
+var errRemains = errors.New("not everything could be removed; what remains, and how to remove it, is said above. Run this again when that is mended")
+
+type uninstallOptions struct {
+	*options
+	wanted
+	yes     bool
+	keep    bool
+	dryRun  string
+	timeout time.Duration
+}
+
+func newUninstallCommand(o *options) *cobra.Command {
+	u := &uninstallOptions{options: o}
+	command := &cobra.Command{
+		Use:   "uninstall",
+		Short: "Remove nodegate from the cluster, and every trace of it from its Nodes",
+		Long: `Remove nodegate from the cluster, and every trace of it from its Nodes.
+
+First goes what arms in admission, for it would put taints back; then the controller.
+Then the agents take the gates' plugins out of the nodes' CNI lists, unless
+--keep-conflist is given, and go. Then the gates' taints, heartbeats and bypasses are
+removed from all Nodes, and at last rights, policies and the namespace. Events stay
+until they expire.
+
+It works in whatever state the installation is, and can be run again. The gates are
+those of the configuration in the cluster, or of the policies that are left; where
+neither is there, name the configuration by --config. What could not be removed is
+listed, with the command that does it.`,
+		Example: "  kubectl nodegate uninstall --yes",
+		Args:    cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			if u.dryRun != "none" && u.dryRun != dryRunServer {
+				return fmt.Errorf(`--dry-run is %q, it must be "none" or %q`, u.dryRun, dryRunServer)
+			}
+			return u.run(command.Context())
+		},
+	}
+	flags := command.Flags()
+	flags.StringVar(&u.config, "config", "", "configuration `file`, - for standard input (default: what is installed)")
+	flags.BoolVar(&u.keep, "keep-conflist", false, "leave the plugins in the nodes' CNI lists")
+	flags.StringVar(&u.dryRun, "dry-run", "none", `"server" prints what would be removed, and changes nothing; or "none"`)
+	flags.BoolVarP(&u.yes, "yes", "y", false, "do not ask")
+	flags.DurationVar(&u.timeout, "timeout", 5*time.Minute, "how long to wait for each part to be gone")
+	return command
+}
+
+// removal is an uninstallation that is under way.
+type removal struct {
+	*uninstallOptions
+	c     *connection
+	cfg   *gate.Configuration // nil where nobody knows it
+	nodes []corev1.Node
+	image string
+	// keys are those of the gates' taints.
+	keys []string
+	// remains says what is left, and what to do.
+	remains []string
+}
+
+func (o *uninstallOptions) run(ctx context.Context) error {
+	given, err := o.configuration(o.In)
+	if err != nil {
+		return err
+	}
+	c, err := o.connect()
+	if err != nil {
+		return err
+	}
+	if _, err := o.serverVersion(); err != nil {
+		return err
+	}
+	if err := o.may(ctx, c, "uninstall"); err != nil {
+		return err
+	}
+	r := &removal{uninstallOptions: o, c: c}
+	if err := r.look(ctx, given); err != nil {
+		return err
+	}
+	if err := r.agreed(ctx); err != nil || o.dryRun == dryRunServer {
+		return err
+	}
+	for _, step := range []struct {
+		name string
+		do   func(context.Context) error
+	}{
+		{"what arms in admission", r.admission},
+		{"the controller", r.controller},
+		{"the plugins in the nodes' CNI lists", r.unchain},
+		{"the agents", r.agents},
+		{"the gates' traces on Nodes", r.clean},
+		{"rights, policies and namespace", r.rest},
+		{"what was written meanwhile", r.clean},
+	} {
+		o.sayf("Removing %s ...", step.name)
+		if err := r.persist(ctx, step.do); err != nil {
+			return fmt.Errorf("removing %s: %w\nRun this again; what was removed before stays removed", step.name, err)
+		}
+	}
+	if err := r.verify(ctx); err != nil {
+		return err
+	}
+	for _, line := range r.remains {
+		o.sayf("Remains: %s", line)
+	}
+	if len(r.remains) > 0 {
+		return errRemains
+	}
+	o.didf("nodegate is uninstalled; nothing of it is left")
+	return nil
+}
+
+// look finds out which gates there are, as far as anything in the cluster tells.
+func (r *removal) look(ctx context.Context, given string) error {
+	var s state
+	// A configuration that cannot be read is no reason to keep the rest.
+	if err := s.readConfig(ctx, r.c); err != nil && s.config == "" {
+		return err
+	}
+	if err := s.readImages(ctx, r.c); err != nil {
+		return err
+	}
+	if err := s.readNodes(ctx, r.c); err != nil {
+		return err
+	}
+	r.cfg, r.nodes, r.image = s.parsed, s.nodes, s.images.Agent
+	r.keys = []string{gate.DefaultTaintKey}
+	if given != "" {
+		var err error
+		if r.cfg, err = gate.ParseConfiguration([]byte(given)); err != nil {
+			return err
+		}
+	}
+	if r.cfg != nil {
+		for i := range r.cfg.Gates {
+			r.keys = append(r.keys, r.cfg.Gates[i].Taint.Key)
+		}
+	}
+	policies, err := r.c.ours(ctx, admissionKind("ValidatingAdmissionPolicy"))
+	if err != nil {
+		return err
+	}
+	for _, policy := range policies {
+		if _, key := manifests.GateOf(policy); key != "" {
+			r.keys = append(r.keys, key)
+		}
+	}
+	slices.Sort(r.keys)
+	r.keys = slices.Compact(r.keys)
+	return nil
+}
+
+// agreed shows what is to be removed, and asks.
+func (r *removal) agreed(ctx context.Context) error {
+	objects, err := r.c.allOurs(ctx)
+	if err != nil {
+		return err
+	}
+	marked := 0
+	for i := range r.nodes {
+		if marks(&r.nodes[i], r.keys) {
+			marked++
+		}
+	}
+	if r.dryRun == dryRunServer {
+		for _, object := range objects {
+			r.didf("%s removed (server dry run)", describe(object))
+		}
+		for i := range r.nodes {
+			if marks(&r.nodes[i], r.keys) {
+				r.didf("Node %s cleaned (server dry run)", r.nodes[i].Name)
+			}
+		}
+	}
+	if r.cfg == nil {
+		r.sayf("There is no configuration in the cluster. Taints are known of: %s; for others, name the configuration by --config.", strings.Join(r.keys, ", "))
+	}
+	if r.yes || r.dryRun == dryRunServer {
+		return nil
+	}
+	fmt.Fprintf(r.ErrOut, "This removes %d objects of nodegate, among them the namespace %s with all that is in it, and cleans %d Nodes of %s. Go on? (y/N): ",
+		len(objects), gate.Namespace, marked, r.c.config.Host)
+	answer, err := bufio.NewReader(r.In).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
+		return errors.New("nothing was removed: that was no yes; --yes says it for scripts")
+	}
+	return nil
+}
+
+// persist does a step again for as long as the API server does not answer.
+func (r *removal) persist(ctx context.Context, do func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*r.timeout)
+	defer cancel()
+	said := false
+	for {
+		err := do(ctx)
+		if err == nil || !passing(err) || ctx.Err() != nil {
+			return err
+		}
+		if !said {
+			r.sayf("The API server does not answer, this is tried again: %v", err)
+			said = true
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// passing reports whether an error is of the kind that goes by, as when an API server
+// starts again.
+func passing(err error) bool {
+	return net.IsConnectionRefused(err) || net.IsConnectionReset(err) || net.IsProbableEOF(err) || net.IsTimeout(err) ||
+		apierrors.IsServiceUnavailable(err) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) ||
+		apierrors.IsTooManyRequests(err) || apierrors.IsInternalError(err)
+}
+
+func admissionKind(kind string) []schema.GroupVersionKind {
+	group := admissionregistrationv1.GroupName
+	return []schema.GroupVersionKind{{Group: group, Version: "v1", Kind: kind}, {Group: group, Version: "v1beta1", Kind: kind}}
+}
+
+// armingKinds are what changes Nodes.
+func armingKinds() [][]schema.GroupVersionKind {
+	return [][]schema.GroupVersionKind{
+		admissionKind("MutatingWebhookConfiguration"), admissionKind("MutatingAdmissionPolicyBinding"), admissionKind("MutatingAdmissionPolicy"),
+	}
+}
+
+// otherKinds are the rest of what is outside of the namespace.
+func otherKinds() [][]schema.GroupVersionKind {
+	kinds := [][]schema.GroupVersionKind{
+		admissionKind("ValidatingAdmissionPolicyBinding"), admissionKind("ValidatingAdmissionPolicy"),
+		{flowcontrolv1.SchemeGroupVersion.WithKind("FlowSchema")},
+	}
+	for _, kind := range []string{"ClusterRoleBinding", "RoleBinding", "ClusterRole", "Role"} {
+		kinds = append(kinds, []schema.GroupVersionKind{rbacv1.SchemeGroupVersion.WithKind(kind)})
+	}
+	return kinds
+}
+
+// ours lists what of a kind is nodegate's, in the first version that is served.
+func (c *connection) ours(ctx context.Context, versions []schema.GroupVersionKind) ([]*unstructured.Unstructured, error) {
+	for _, kind := range versions {
+		list := &unstructured.UnstructuredList{}
+		list.SetGroupVersionKind(kind)
+		err := c.List(ctx, list, client.MatchingLabels{partOf: nodegate})
+		if isNotServed(err) {
+			continue
+		}
+		if err != nil {
+			return nil, explain(err, newObject(kind, "", "(list)"))
+		}
+		var found []*unstructured.Unstructured
+		for i := range list.Items {
+			found = append(found, &list.Items[i])
+		}
+		return found, nil
+	}
+	return nil, nil
+}
+
+// partOf is the label of everything that is installed.
+const partOf, nodegate = "app.kubernetes.io/part-of", "nodegate"
+
+func namespace() *unstructured.Unstructured {
+	return newObject(corev1.SchemeGroupVersion.WithKind("Namespace"), "", gate.Namespace)
+}
+
+// allOurs lists what is outside of the namespace, and the namespace.
+func (c *connection) allOurs(ctx context.Context) ([]*unstructured.Unstructured, error) {
+	var all []*unstructured.Unstructured
+	for _, kinds := range slices.Concat(armingKinds(), otherKinds()) {
+		found, err := c.ours(ctx, kinds)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, found...)
+	}
+	found, err := c.find(ctx, namespace())
+	if err == nil && found != nil {
+		all = append(all, found)
+	}
+	return all, err
+}
+
+// remove removes an object; one that is gone is no mistake.
+func (o *options) remove(ctx context.Context, c *connection, object *unstructured.Unstructured) error {
+	err := c.Delete(ctx, object, client.PropagationPolicy(metav1.DeletePropagationBackground))
+	if apierrors.IsNotFound(err) || isNotServed(err) {
+		return nil
+	}
+	if err == nil {
+		o.didf("%s removed", describe(object))
+	}
+	return explain(err, object)
+}
+
+// removeOurs removes what of the kinds is nodegate's, those that choose says.
+func (r *removal) removeOurs(ctx context.Context, kinds [][]schema.GroupVersionKind, choose func(*unstructured.Unstructured) bool) error {
+	for _, versions := range kinds {
+		objects, err := r.c.ours(ctx, versions)
+		if err != nil {
+			return err
+		}
+		for _, object := range objects {
+			if !choose(object) {
+				continue
+			}
+			if err := r.remove(ctx, r.c, object); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// admission removes what arms, and what may refuse a Node for not being armed. The
+// rules on who may write what stay for as long as an agent's account has its rights.
+func (r *removal) admission(ctx context.Context) error {
+	all := func(*unstructured.Unstructured) bool { return true }
+	if err := r.removeOurs(ctx, armingKinds(), all); err != nil {
+		return err
+	}
+	final := func(object *unstructured.Unstructured) bool { return strings.HasPrefix(object.GetName(), "final.") }
+	if err := r.removeOurs(ctx, [][]schema.GroupVersionKind{admissionKind("ValidatingAdmissionPolicyBinding")}, final); err != nil {
+		return err
+	}
+	if r.cfg == nil {
+		return nil
+	}
+	m := &modeOptions{options: r.options, mode: gate.ModePaused, timeout: r.timeout}
+	r.wait(ctx, m.admissionSeen(r.c, r.cfg))
+	return nil
+}
+
+// wait waits for something to be gone, and goes on when it is not.
+func (r *removal) wait(ctx context.Context, seen func(context.Context) (bool, error)) {
+	ctx, cancel := context.WithTimeout(ctx, r.timeout)
+	defer cancel()
+	if err := poll(ctx, seen); err != nil {
+		r.sayf("It was not seen: %v", err)
+	}
+}
+
+// controller goes before the agents: a guard would close Nodes for their absence.
+func (r *removal) controller(ctx context.Context) error {
+	if err := r.remove(ctx, r.c, newObject(appsv1.SchemeGroupVersion.WithKind("Deployment"), gate.Namespace, gate.ControllerAccount)); err != nil {
+		return err
+	}
+	r.wait(ctx, r.noPods(gate.ControllerAccount))
+	return nil
+}
+
+func (r *removal) agents(ctx context.Context) error {
+	if err := r.remove(ctx, r.c, agentDaemonSet()); err != nil {
+		return err
+	}
+	r.wait(ctx, r.noPods(gate.AgentLabelValue))
+	return nil
+}
+
+func agentDaemonSet() *unstructured.Unstructured {
+	return newObject(appsv1.SchemeGroupVersion.WithKind("DaemonSet"), gate.Namespace, gate.AgentAccount)
+}
+
+// noPods sees that the pods of a program are gone.
+func (r *removal) noPods(name string) func(context.Context) (bool, error) {
+	return func(ctx context.Context) (bool, error) {
+		var pods corev1.PodList
+		if err := r.c.List(ctx, &pods, client.InNamespace(gate.Namespace), client.MatchingLabels{gate.AgentLabel: name}); err != nil {
+			return false, err
+		}
+		if len(pods.Items) == 0 {
+			return true, nil
+		}
+		var where []string
+		for _, pod := range pods.Items {
+			where = append(where, pod.Name+" on "+pod.Spec.NodeName)
+		}
+		return false, fmt.Errorf("pods are still there: %s", few(where))
+	}
+}
+
+// unchain has the agents take the plugins out, each on its node. Where that cannot be
+// or is not seen, a person is told how.
+func (r *removal) unchain(ctx context.Context) error {
+	if r.keep || r.cfg == nil {
+		if r.cfg == nil && !r.keep {
+			r.sayf("Whether plugins are chained is not known without the configuration; name it by --config.")
+		}
+		return nil
+	}
+	left := map[string]bool{}
+	for i := range r.nodes {
+		if manifests.Unchains(r.cfg, &r.nodes[i]) {
+			left[r.nodes[i].Name] = true
+		}
+	}
+	if len(left) == 0 {
+		return nil
+	}
+	object, err := manifests.Unchaining(r.cfg, r.image)
+	if err != nil {
+		return err
+	}
+	there, err := r.c.find(ctx, agentDaemonSet())
+	if err != nil {
+		return err
+	}
+	if there != nil && there.GetDeletionTimestamp() == nil && r.image != "" {
+		if _, err := r.c.apply(ctx, object); err != nil {
+			return err
+		}
+		r.wait(ctx, func(ctx context.Context) (bool, error) { return r.unchained(ctx, left) })
+	}
+	r.tell(left)
+	return nil
+}
+
+// unchained takes the nodes on which it is done out of those that are left.
+func (r *removal) unchained(ctx context.Context, left map[string]bool) (bool, error) {
+	var pods corev1.PodList
+	if err := r.c.List(ctx, &pods, client.InNamespace(gate.Namespace), client.MatchingLabels{gate.AgentLabel: gate.AgentLabelValue}); err != nil {
+		return false, err
+	}
+	for i := range pods.Items {
+		if manifests.Unchained(&pods.Items[i]) {
+			delete(left, pods.Items[i].Spec.NodeName)
+		}
+	}
+	if len(left) > 0 {
+		return false, fmt.Errorf("plugins are still chained on %s", few(sortedNames(left)))
+	}
+	return true, nil
+}
+
+func sortedNames(set map[string]bool) []string {
+	var names []string
+	for name := range set {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// tell says what to run on the nodes on which no agent has done it.
+func (r *removal) tell(left map[string]bool) {
+	for _, name := range sortedNames(left) {
+		for _, args := range manifests.UnchainCommands(r.cfg) {
+			r.remains = append(r.remains, fmt.Sprintf("on node %s a plugin may be chained; run there: nodegate-agent %s", name, strings.Join(args, " ")))
+		}
+	}
+}
+
+// rest removes everything else. Bindings go first: an account without rights does
+// nothing more.
+func (r *removal) rest(ctx context.Context) error {
+	bindings := [][]schema.GroupVersionKind{{rbacv1.SchemeGroupVersion.WithKind("ClusterRoleBinding")}, {rbacv1.SchemeGroupVersion.WithKind("RoleBinding")}}
+	all := func(*unstructured.Unstructured) bool { return true }
+	if err := r.removeOurs(ctx, slices.Concat(bindings, otherKinds()), all); err != nil {
+		return err
+	}
+	if err := r.remove(ctx, r.c, namespace()); err != nil {
+		return err
+	}
+	r.wait(ctx, func(ctx context.Context) (bool, error) {
+		found, err := r.c.find(ctx, namespace())
+		if err != nil || found == nil {
+			return err == nil, err
+		}
+		return false, fmt.Errorf("namespace %s is still there%s", gate.Namespace, namespaceTrouble(found))
+	})
+	return nil
+}
+
+// namespaceTrouble is why a namespace does not go.
+func namespaceTrouble(object *unstructured.Unstructured) string {
+	conditions, _, _ := unstructured.NestedSlice(object.Object, "status", "conditions")
+	for _, condition := range conditions {
+		fields, ok := condition.(map[string]any)
+		if ok && fields["status"] == "True" {
+			return fmt.Sprintf(": %v", fields["message"])
+		}
+	}
+	return ""
+}
+
+// verify looks whether anything is left.
+func (r *removal) verify(ctx context.Context) error {
+	var objects []*unstructured.Unstructured
+	err := r.persist(ctx, func(ctx context.Context) (err error) {
+		objects, err = r.c.allOurs(ctx)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, object := range objects {
+		in := ""
+		if object.GetNamespace() != "" {
+			in = " -n " + object.GetNamespace()
+		}
+		why := ""
+		if object.GetKind() == "Namespace" {
+			why = namespaceTrouble(object)
+		}
+		r.remains = append(r.remains, fmt.Sprintf("%s%s; kubectl delete%s %s %s", describe(object), why, in, strings.ToLower(object.GetKind()), object.GetName()))
+	}
+	if r.cfg == nil {
+		return nil
+	}
+	for i := range r.cfg.Gates {
+		if g := &r.cfg.Gates[i]; !g.Agent.Own() {
+			r.sayf("The agent of gate %q is %s/%s, which goes on writing its heartbeat until its own configuration says otherwise.",
+				g.Name, g.Agent.Namespace, g.Agent.ServiceAccount)
+		}
+	}
+	return nil
+}
