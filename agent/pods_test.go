@@ -312,3 +312,53 @@ func TestNew_PodSocket(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 }
+
+// TestSeenPod_Passes: which pods need not wait for a gate. Labels count only in the
+// namespaces that the gate names, where not everybody may create pods.
+func TestSeenPod_Passes(t *testing.T) {
+	g := &gate.Gate{
+		Name: "agent", Taint: gate.Taint{Key: "a/b", Value: "v", Effect: corev1.TaintEffectNoSchedule},
+		Agent: gate.Agent{Namespace: "agents", PodLabels: map[string]string{"app": "opener"}},
+		Checks: []gate.Check{
+			{Pod: &gate.PodCheck{Namespace: "mesh", Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "mesh"}}}},
+			{Pod: &gate.PodCheck{Namespace: "mesh", Selector: nil}},
+		},
+	}
+	const exists = corev1.TolerationOpExists
+	seconds := int64(0)
+	labelled := func(namespace, app string) seenPod {
+		return seenPod{namespace: namespace, labels: map[string]string{"app": app}}
+	}
+	tolerating := func(tolerations ...corev1.Toleration) seenPod {
+		return seenPod{namespace: "shop", tolerations: tolerations}
+	}
+	for name, tc := range map[string]struct {
+		pod  seenPod
+		want bool
+	}{
+		"nothing speaks for it":                      {seenPod{namespace: "shop"}, false},
+		"the agent":                                  {labelled("agents", "opener"), true},
+		"the agent's label elsewhere":                {labelled("shop", "opener"), false},
+		"another pod beside the agent":               {labelled("agents", "shop"), false},
+		"a pod that is checked":                      {labelled("mesh", "mesh"), true},
+		"its label elsewhere":                        {labelled("shop", "mesh"), false},
+		"its label in the agent's namespace":         {labelled("agents", "mesh"), false},
+		"another pod beside it":                      {labelled("mesh", "opener"), false},
+		"it tolerates everything":                    {tolerating(corev1.Toleration{Operator: exists}), true},
+		"it tolerates every NoSchedule":              {tolerating(corev1.Toleration{Operator: exists, Effect: corev1.TaintEffectNoSchedule}), true},
+		"it tolerates every NoExecute":               {tolerating(corev1.Toleration{Operator: exists, Effect: corev1.TaintEffectNoExecute}), false},
+		"it tolerates the key":                       {tolerating(corev1.Toleration{Key: "a/b", Operator: exists}), true},
+		"it tolerates the key and value":             {tolerating(corev1.Toleration{Key: "a/b", Value: "v"}), true},
+		"it tolerates another value":                 {tolerating(corev1.Toleration{Key: "a/b", Value: "w"}), false},
+		"it tolerates no value":                      {tolerating(corev1.Toleration{Key: "a/b"}), false},
+		"it tolerates the key's beginning":           {tolerating(corev1.Toleration{Key: "a", Operator: exists}), false},
+		"it tolerates it for no time, in NoExecute":  {tolerating(corev1.Toleration{Key: "a/b", Operator: exists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &seconds}), false},
+		"it tolerates it for no time, which is moot": {tolerating(corev1.Toleration{Key: "a/b", Operator: exists, Effect: corev1.TaintEffectNoSchedule, TolerationSeconds: &seconds}), true},
+		"its operator is unknown":                    {tolerating(corev1.Toleration{Key: "a/b", Operator: "Like"}), false},
+		"one of several tolerations":                 {tolerating(corev1.Toleration{Key: "x", Operator: exists}, corev1.Toleration{Key: "a/b", Operator: exists}), true},
+	} {
+		if got := tc.pod.passes(g); got != tc.want {
+			t.Errorf("%s: %t, want %t", name, got, tc.want)
+		}
+	}
+}

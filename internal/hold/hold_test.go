@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -211,6 +212,22 @@ func TestWait_TellsWhy(t *testing.T) {
 	}
 }
 
+// TestWait_KeepsTheReason: an agent that says why and hangs up, as one of another
+// version does, is quoted, and is not asked again and again without a pause.
+func TestWait_KeepsTheReason(t *testing.T) {
+	path := socketPath(t)
+	asked := peer(t, path, `{"v":1,"reason":"this agent speaks version 1, and not 2"}`+"\n")
+	err := Wait(t.Context(), settings(path, 4*time.Second), pod)
+	const want = "this node is not ready for pods: this agent speaks version 1, and not 2; waited 4s"
+	if err == nil || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("it says %v, want %s", err, want)
+	}
+	// 10, 20, 40, 80 and 160 ms apart, and then 250 ms.
+	if n := asked.Load(); n > 21 {
+		t.Errorf("it was asked %d times in 4 s", n)
+	}
+}
+
 // TestWait_Exempt: who is exempt asks nobody.
 func TestWait_Exempt(t *testing.T) {
 	s := settings("/nowhere/cni.sock", time.Minute)
@@ -301,6 +318,42 @@ func TestServer_HoldsItsPath(t *testing.T) {
 			t.Error("a path that leads nowhere is not taken back")
 		}
 	})
+}
+
+// TestServer_SaysWhenItIsLost: where clients do not reach it and it cannot help that,
+// it says so, and is back as soon as it can.
+func TestServer_SaysWhenItIsLost(t *testing.T) {
+	ok := func(t *testing.T, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, tc := range map[string]struct {
+		happens func(t *testing.T, path string)
+		is      func(path string) string
+		want    string
+	}{
+		"the path leads nowhere": {func(t *testing.T, path string) {
+			remove(t, path)
+			ok(t, os.Symlink("/nowhere", path))
+		}, func(path string) string { return path }, "is there and is no socket"},
+		"the path is a file":      {func(t *testing.T, path string) { remove(t, path); put(t, path) }, func(path string) string { return path }, "is there and is no socket"},
+		"the directory is a file": {func(t *testing.T, path string) { remove(t, filepath.Dir(path)); put(t, filepath.Dir(path)) }, filepath.Dir, "not a directory"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			gate := newDoor("")
+			gate.set(nil)
+			s := serve(t, socketPath(t), gate)
+			tc.happens(t, s.Path)
+			eventually(t, "it to say so", func() bool { return strings.Contains(s.log.String(), tc.want) })
+			remove(t, tc.is(s.Path))
+			if err := Wait(t.Context(), settings(s.Path, netconf.MaxTimeout), pod); err != nil {
+				t.Error(err)
+			}
+		})
+	}
 }
 
 // TestServer_HostilePeers: none of them keeps the server from answering others.
@@ -451,21 +504,24 @@ func FuzzServer(f *testing.F) {
 	})
 }
 
-// peer answers every connection with a text, and hangs up.
-func peer(t *testing.T, path, text string) {
+// peer answers every connection with a text, and hangs up. It counts them.
+func peer(t *testing.T, path, text string) *atomic.Int32 {
 	t.Helper()
 	listener := bind(t, path)
+	asked := &atomic.Int32{}
 	go func() {
 		for {
 			connection, err := listener.Accept()
 			if err != nil {
 				return
 			}
+			asked.Add(1)
 			_, _ = connection.Read(make([]byte, maxLineBytes))
 			_, _ = connection.Write([]byte(text))
 			_ = connection.Close()
 		}
 	}()
+	return asked
 }
 
 // mute accepts, and never says anything.

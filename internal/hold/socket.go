@@ -114,11 +114,8 @@ func sweep(path string) (others []string, err error) {
 // lost reports whether clients do not reach this listener, nor any other one.
 func (s *socket) lost(ctx context.Context) bool {
 	now, err := os.Lstat(s.path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return true
-	case err != nil, os.SameFile(now, s.info):
-		return false
+	if err != nil || os.SameFile(now, s.info) {
+		return err != nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, livesTimeout)
 	defer cancel()
@@ -126,5 +123,5 @@ func (s *socket) lost(ctx context.Context) bool {
 	if err == nil {
 		_ = connection.Close()
 	}
-	return errors.Is(err, syscall.ECONNREFUSED)
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist) // as behind a link
 }

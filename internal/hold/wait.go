@@ -28,12 +28,13 @@ func Wait(ctx context.Context, s netconf.Settings, pod netconf.Pod) error {
 	defer cancel()
 	last, pause := error(nil), firstPause
 	for {
-		fault := ask(bounded, s.Socket, pod, func(reason errClosed) { last, pause = reason, firstPause })
+		told := false
+		fault := ask(bounded, s.Socket, pod, func(reason errClosed) { last, told = reason, true })
 		if fault == nil {
 			return nil
 		}
-		// That the time is over is no news.
-		if !errors.Is(fault, errTime) || last == nil {
+		// That a conversation or the time is over says less than what was told in it.
+		if last == nil || !told && !errors.Is(fault, errTime) {
 			last = fault
 		}
 		select {

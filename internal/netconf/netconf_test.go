@@ -45,8 +45,9 @@ func TestParseSettings_Faults(t *testing.T) {
 		`{"timeout":"61s"}`:              {`timeout is "1m1s": must be more than zero and at most 1m0s`},
 		`{"socket":"s","timeout":"-1s"}`: {`socket is "s": must be an absolute path`, `timeout is "-1s"`},
 		`{"socket":"/cni.sock"}`:         {"must be in a directory of its own"},
-		`{"socket":"/run/` + strings.Repeat("x", 90) + `"}`: {"has 95 bytes, at most 93 are possible"},
-		`{"exempt":["","a*","a/","a/[","a/b/c","a/b*"]}`:    {`exempt[0] is ""`, `exempt[1] is "a*"`, `exempt[2] is "a/"`, `exempt[3] is "a/["`, `exempt[4] is "a/b/c"`},
+		`{"socket":"/run/` + strings.Repeat("x", 90) + `"}`:                               {"has 95 bytes, at most 93 are possible"},
+		`{"exempt":["Mesh","kube_system","a ","-a","` + strings.Repeat("a", 64) + `/x"]}`: {`exempt[0] is "Mesh"`, `exempt[1] is "kube_system"`, `exempt[2] is "a "`, `exempt[3] is "-a"`, `exempt[4] is`},
+		`{"exempt":["","a*","a/","a/[","a/b/c","a/b*"]}`:                                  {`exempt[0] is ""`, `exempt[1] is "a*"`, `exempt[2] is "a/"`, `exempt[3] is "a/["`, `exempt[4] is "a/b/c"`},
 	} {
 		_, err := ParseSettings([]byte(entry))
 		if err == nil {

@@ -126,11 +126,18 @@ func (s Settings) Validate() []Fault {
 	for i, pattern := range s.Exempt {
 		namespace, name, named := strings.Cut(pattern, "/")
 		_, err := path.Match(name, "")
-		if namespace == "" || strings.ContainsAny(namespace, `*?[\`) || named && name == "" || strings.Contains(name, "/") || err != nil {
+		if !canBeNamespace(namespace) || named && name == "" || strings.Contains(name, "/") || err != nil {
 			faults = append(faults, Fault{fmt.Sprintf("exempt[%d]", i), pattern, "must be a namespace, or namespace/name with wildcards in the name"})
 		}
 	}
 	return faults
+}
+
+// canBeNamespace reports whether the name is a DNS label, as those of namespaces
+// are. One that cannot be would exempt nobody, and nobody would be told.
+func canBeNamespace(name string) bool {
+	strange := func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' }
+	return name != "" && len(name) <= 63 && name[0] != '-' && name[len(name)-1] != '-' && !strings.ContainsFunc(name, strange)
 }
 
 // Exempts reports whether the pod never waits.
