@@ -51,7 +51,7 @@ func (o *options) may(ctx context.Context, c *connection, command string) error 
 			phrases(missing))
 	}
 	if missing := c.lacking(ctx, seen); len(missing) > 0 {
-		o.sayf("Some things cannot be seen, because you may not:\n%s", phrases(missing))
+		o.sayf("Some things cannot be seen, because you may not:\n%s", lines(phrases(missing)))
 	}
 	return nil
 }

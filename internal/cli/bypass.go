@@ -51,8 +51,10 @@ all bypasses of the node.`,
   kubectl nodegate bypass node-1 --clear`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: o.completeNode,
-		RunE: func(command *cobra.Command, args []string) error {
-			b.node = args[0]
+		RunE: func(command *cobra.Command, args []string) (err error) {
+			if b.node, err = nodeName(args[0]); err != nil {
+				return err
+			}
 			if err := b.chooses(command.Flags().Changed); err != nil {
 				return err
 			}

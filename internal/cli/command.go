@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
@@ -36,13 +37,13 @@ func Run(ctx context.Context, streams genericiooptions.IOStreams, args []string)
 	case err == nil:
 		return codeDone
 	case errors.Is(err, errUnseen):
-		fmt.Fprintln(streams.ErrOut, "Warning:", err)
+		fmt.Fprintln(streams.ErrOut, "Warning:", printableLines(err.Error()))
 		return codeUnseen
 	}
 	if _, unanswered := errors.AsType[*url.Error](err); unanswered {
 		err = fmt.Errorf("the API server that the kubeconfig names does not answer: %w", err)
 	}
-	fmt.Fprintln(streams.ErrOut, "Error:", err)
+	fmt.Fprintln(streams.ErrOut, "Error:", printableLines(err.Error()))
 	return codeFailed
 }
 
@@ -85,7 +86,16 @@ type options struct {
 }
 
 // sayf tells a person something that is no result.
-func (o *options) sayf(format string, args ...any) { fmt.Fprintf(o.ErrOut, format+"\n", args...) }
+func (o *options) sayf(format string, args ...any) { writef(o.ErrOut, format, args) }
 
 // didf writes a result.
-func (o *options) didf(format string, args ...any) { fmt.Fprintf(o.Out, format+"\n", args...) }
+func (o *options) didf(format string, args ...any) { writef(o.Out, format, args) }
+
+// nodeName is the name that an argument has, as it is or as status -o name writes it.
+func nodeName(arg string) (string, error) {
+	name := strings.TrimPrefix(arg, "node/")
+	if name == "" {
+		return "", errors.New("the name of the node is empty")
+	}
+	return name, nil
+}

@@ -39,7 +39,11 @@ Exit codes: 0 done, 1 failed, 2 done, but not all could be seen.`,
 	return command
 }
 
-func (o *explainOptions) run(ctx context.Context, node string) error {
+func (o *explainOptions) run(ctx context.Context, arg string) error {
+	node, err := nodeName(arg)
+	if err != nil {
+		return err
+	}
 	if _, err := o.printer(); err != nil {
 		return err
 	}

@@ -36,7 +36,11 @@ Exit codes: 0 every one is worth opening for, 1 failed, 3 one is not.`,
 	return command
 }
 
-func (o *heartbeatOptions) run(ctx context.Context, node string) error {
+func (o *heartbeatOptions) run(ctx context.Context, arg string) error {
+	node, err := nodeName(arg)
+	if err != nil {
+		return err
+	}
 	if _, err := o.printer(); err != nil {
 		return err
 	}

@@ -203,7 +203,7 @@ func (o *installOptions) show(tried []applied) {
 		}
 		o.didf("%s %s (%s)", describe(one.after), one.outcome(), how)
 		if one.outcome() == "configured" {
-			o.didf("%s", strings.TrimRight(one.diff(), "\n"))
+			o.didf("%s", lines(strings.TrimRight(one.diff(), "\n")))
 		}
 	}
 }

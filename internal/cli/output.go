@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -64,12 +65,58 @@ const (
 	yellow = "33"
 )
 
+// painted is text that controls a terminal, and may.
+type painted string
+
 // paint colours text if it is for a terminal.
-func (o *options) paint(colour, text string) string {
+func (o *options) paint(colour, text string) painted {
+	text = printable(text)
 	if colour == "" || !printers.AllowsColorOutput(o.Out) {
-		return text
+		return painted(text)
 	}
-	return "\x1b[" + colour + "m" + text + "\x1b[0m"
+	return painted("\x1b[" + colour + "m" + text + "\x1b[0m")
+}
+
+// lines is text of several lines, which a line may hold.
+type lines string
+
+// writef writes a line. What is put into it makes no lines of its own, and cannot
+// reach a terminal's controls: much of it comes from a cluster, where kubelets and
+// others write what they like.
+func writef(to io.Writer, format string, args []any) {
+	for i, arg := range args {
+		switch arg := arg.(type) {
+		case string:
+			args[i] = printable(arg)
+		case lines:
+			args[i] = printableLines(string(arg))
+		case error:
+			args[i] = printable(arg.Error())
+		}
+	}
+	fmt.Fprintf(to, format+"\n", args...)
+}
+
+// printable shows what is no visible character or space as Go spells it.
+func printable(text string) string {
+	var shown strings.Builder
+	for _, r := range text {
+		if strconv.IsPrint(r) {
+			shown.WriteRune(r)
+		} else {
+			shown.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
+		}
+	}
+	return shown.String()
+}
+
+// printableLines is the same for a text of several lines.
+func printableLines(text string) string {
+	lines := strings.Split(text, "\n")
+	for i := range lines {
+		lines[i] = printable(lines[i])
+	}
+	return strings.Join(lines, "\n")
 }
 
 // cell is one of a table.
@@ -86,13 +133,13 @@ func cells(texts ...string) []cell {
 // table is written in columns, which stay as wide as they once were.
 type table struct{ widths []int }
 
-// write writes rows. What comes from a cluster cannot reach the terminal's controls.
-// The last column may be empty.
+// write writes rows. What comes from a cluster cannot reach the terminal's controls,
+// as with [writef]. The last column may be empty.
 func (t *table) write(o *options, rows [][]cell) {
 	const gap = "   "
 	for _, row := range rows {
 		for i := range row {
-			row[i].text = printers.EscapeTerminal(row[i].text)
+			row[i].text = printable(row[i].text)
 			if row[i].text == "" && i < len(row)-1 {
 				row[i].text = "-"
 			}
@@ -105,7 +152,7 @@ func (t *table) write(o *options, rows [][]cell) {
 	for _, row := range rows {
 		var line strings.Builder
 		for i, c := range row {
-			line.WriteString(o.paint(c.colour, c.text))
+			line.WriteString(string(o.paint(c.colour, c.text)))
 			if i < len(row)-1 {
 				line.WriteString(strings.Repeat(" ", t.widths[i]-utf8.RuneCountInString(c.text)) + gap)
 			}

@@ -2,11 +2,14 @@ package cli
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -143,6 +146,7 @@ func (e *environment) seesHeartbeat(t *testing.T) {
 	}
 	e.expect(t, codeFailed, `nodes "unknown" not found`, "heartbeat", "unknown")
 	e.expect(t, int(codeArmed), "Absent: there is no heartbeat", "heartbeat", node.Name)
+	e.expect(t, int(codeArmed), "Absent: there is no heartbeat", "heartbeat", "node/"+node.Name) // as status -o name has it
 	hb := gate.Heartbeat{Ready: true, Time: time.Now().Truncate(time.Second), TTL: gate.MaxTTL, BootID: "de2d9a80-35f2-44b5-bea4-72f10b303c45", NodeUID: node.UID}
 	value, err := hb.Format()
 	if err != nil {
@@ -273,7 +277,42 @@ func TestOutput_Terminal(t *testing.T) {
 	columns := &table{}
 	columns.write(o, [][]cell{cells("A", "B", "C"), {{text: "ü\x1b[2J"}, {colour: red}, {}}})
 	columns.write(o, [][]cell{cells("x", "y", "z")})
-	if want := "A        B   C\nü^[[2J   -\nx        y   z\n"; out.String() != want {
+	if want := "A          B   C\nü\\x1b[2J   -\nx          y   z\n"; out.String() != want {
 		t.Errorf("got %q, want %q", out.String(), want)
+	}
+}
+
+// TestOutput_Unprintable: nothing of a cluster reaches a terminal's controls, or
+// makes lines of its own: not what kubelets write, nor anybody's errors.
+func TestOutput_Unprintable(t *testing.T) {
+	const evil = "\x1b[31mno\u009b2J\r\nGate agent: open\u202e"
+	const shown = `\x1b[31mno\u009b2J`
+	var out, errOut bytes.Buffer
+	o := &options{IOStreams: genericiooptions.IOStreams{Out: &out, ErrOut: &errOut}}
+	(&explainOptions{options: o}).show(&report.Explanation{
+		Node: "n", BootID: evil,
+		Gates: []report.Explained{{
+			Gate: "agent", Governed: true, State: report.Armed, Why: "Why: " + evil, Hint: evil,
+			Row:    &report.Row{State: report.Armed, Agent: &report.Agent{Pod: "p", Problem: evil}},
+			Events: []report.Event{{Reason: "Armed", Message: evil}},
+			Next:   []report.Step{{Why: evil, Command: "kubectl describe node n"}},
+		}},
+		Findings: []report.Finding{{Message: evil, Do: evil}},
+	})
+	o.sayf("%s: %v", evil, errors.New(evil))
+	text := out.String() + errOut.String()
+	for line := range strings.Lines(text) {
+		if line == "\n" {
+			continue
+		}
+		if line = strings.TrimSuffix(line, "\n"); strings.ContainsFunc(line, func(r rune) bool { return !strconv.IsPrint(r) }) {
+			t.Errorf("unprintable: %q", line)
+		}
+	}
+	if strings.Contains(text, "\nGate agent: open") {
+		t.Errorf("what a kubelet says is a line of its own:\n%s", text)
+	}
+	if got := strings.Count(text, shown); got < 5 {
+		t.Errorf("only %d texts are shown for what they are:\n%s", got, text)
 	}
 }
