@@ -23,7 +23,7 @@ const (
 )
 
 // errUnseen is returned where everything is changed, and said what was not seen.
-var errUnseen = errors.New("changed, but not seen to be in effect everywhere")
+var errUnseen = errors.New("changed, but not seen to be in effect everywhere: run it again when what is named above is mended")
 
 // Run runs the command line and returns the exit code.
 func Run(ctx context.Context, streams genericiooptions.IOStreams, args []string) int {

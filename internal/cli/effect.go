@@ -39,7 +39,7 @@ func (o *modeOptions) await(ctx context.Context, c *connection, cfg *gate.Config
 		{"admission", o.admissionSeen(c, cfg)},
 		{"the guard", o.guardSeen(c)},
 	} {
-		o.sayf("Waiting for %s to be in mode %s ...", part.name, o.mode)
+		o.sayf("Waiting up to %s for %s to be in mode %s ...", o.timeout, part.name, o.mode)
 		if err := poll(ctx, part.seen); err != nil {
 			o.sayf("It was not seen: %v", err)
 			unseen = true

@@ -129,6 +129,11 @@ func (o *installOptions) run(ctx context.Context) error {
 		return err
 	}
 	o.sayf("Kubernetes %s, armed by %s, mode %s", v, p.armedBy(), p.mode)
+	images := p.options.Images
+	o.sayf("Images %s and %s", images.Controller, images.Agent)
+	if !strings.Contains(images.Controller+images.Agent, "/") {
+		o.sayf("They name no registry, so that each node must have been given them beforehand: --image-registry and --image-tag say where yours are.")
+	}
 	if p.why != "" {
 		o.sayf("%s", p.why)
 	}
@@ -271,6 +276,9 @@ func currentMode(objects []*unstructured.Unstructured) gate.Mode {
 
 func (o *installOptions) applyOne(ctx context.Context, c *connection, object *unstructured.Unstructured) error {
 	done, err := c.apply(ctx, object)
+	if err != nil && ctx.Err() != nil {
+		return fmt.Errorf("interrupted at %s: what came before it is applied; run this again to finish", describe(object))
+	}
 	if err != nil {
 		return fmt.Errorf("%w\nWhat came before it is applied; run this again when that is mended", err)
 	}

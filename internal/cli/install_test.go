@@ -80,6 +80,7 @@ func TestInstall(t *testing.T) {
 	e.expectNothing(t)
 
 	e.node(t, "mac", map[string]string{corev1.LabelOSStable: "darwin"})
+	e.expect(t, codeDone, "They name no registry", "install", "--config="+file, "--dry-run=server")
 	e.expect(t, codeDone, "ConfigMap nodegate-system/nodegate-config created", "install", "--config="+file, "--timeout=0", "--mode=observe")
 	e.expectMode(t, gate.ModeObserve)
 	out, _, code = e.run(t, "install", "--timeout=0")
@@ -229,7 +230,7 @@ func (e *environment) anotherConfiguration(t *testing.T) {
 // unseen: what is not seen to be active is named. A write of the agent that other
 // admission spoils is no good.
 func (e *environment) unseen(t *testing.T) {
-	e.expect(t, codeUnseen, "of 2 replicas, 0 are of this version, and 0 are available", "install", "--timeout=2s")
+	e.expect(t, codeUnseen, "kube-controller-manager has not acted on it yet\n    kubectl -n nodegate-system describe deployment nodegate-controller\n", "install", "--timeout=2s")
 	e.node(t, "linux", map[string]string{corev1.LabelOSStable: "linux"})
 	e.expect(t, codeUnseen, "Trying a write of the agent, to Node linux", "install", "--timeout=1s")
 	foreign := &unstructured.Unstructured{Object: map[string]any{
@@ -288,7 +289,7 @@ func TestInstall_Begins(t *testing.T) {
 		"an installation, told otherwise": {state: state{parsed: parsed(gate.ModeEnforce)}, file: gate.ModeEnforce, told: gate.ModePaused, want: gate.ModePaused},
 	} {
 		got, why := startingMode(tc.state, parsed(tc.file), tc.told)
-		if got != tc.want || (why != "") != (tc.file == gate.ModeEnforce && got == gate.ModeObserve) {
+		if got != tc.want || (why != "") != (tc.told == "" && got != tc.file) {
 			t.Errorf("%s: mode %s, %q, want %s", name, got, why, tc.want)
 		}
 	}

@@ -201,6 +201,8 @@ func startingMode(s state, cfg *gate.Configuration, told gate.Mode) (mode gate.M
 	switch {
 	case told != "":
 		return told, ""
+	case s.parsed != nil && s.parsed.Mode != cfg.Mode:
+		return s.parsed.Mode, fmt.Sprintf("The file says mode %s, but what is installed is in mode %s, which stays; --mode changes it.", cfg.Mode, s.parsed.Mode)
 	case s.parsed != nil:
 		return s.parsed.Mode, ""
 	case cfg.Mode == gate.ModeEnforce && governed(cfg, s.nodes) > 0:

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -34,14 +35,27 @@ func (w *waiting) wait(ctx context.Context, part string, seen func(context.Conte
 	if w.timeout <= 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, w.timeout)
+	if ctx.Err() != nil {
+		return
+	}
+	w.sayf("Waiting up to %s for %s ...", w.timeout, part)
+	limited, cancel := context.WithTimeout(ctx, w.timeout)
 	defer cancel()
-	w.sayf("Waiting for %s ...", part)
-	if err := poll(ctx, seen); err != nil {
+	if err := poll(limited, seen); err != nil && ctx.Err() == nil {
 		w.sayf("It was not seen: %v", err)
 		w.unseen = true
 	}
 }
+
+// hint are the commands that show why a workload does not come up.
+func hint(object client.Object, kind string) string {
+	return fmt.Sprintf("\n    kubectl -n %[1]s describe %[2]s %[3]s\n    kubectl -n %[1]s describe pods -l app.kubernetes.io/name=%[3]s",
+		object.GetNamespace(), kind, object.GetName())
+}
+
+// unobserved is said of a workload of which its controller has taken no note. Its
+// counts mean nothing then.
+const unobserved = "kube-controller-manager has not acted on it yet"
 
 // workloads waits for controller and agents to be rolled out.
 func (w *waiting) workloads(ctx context.Context, objects []*unstructured.Unstructured) {
@@ -65,8 +79,11 @@ func (w *waiting) deployed(ctx context.Context, key client.ObjectKey) (bool, err
 	if status.ObservedGeneration >= object.Generation && status.UpdatedReplicas == replicas && status.AvailableReplicas >= replicas && status.Replicas == replicas {
 		return true, nil
 	}
-	return false, fmt.Errorf("of %d replicas, %d are of this version, and %d are available%s",
-		replicas, status.UpdatedReplicas, status.AvailableReplicas, w.trouble(ctx, object.Spec.Selector))
+	if status.ObservedGeneration < object.Generation {
+		return false, errors.New(unobserved + hint(object, "deployment"))
+	}
+	return false, fmt.Errorf("of %d replicas, %d are of this version, and %d are available%s%s",
+		replicas, status.UpdatedReplicas, status.AvailableReplicas, w.trouble(ctx, object.Spec.Selector), hint(object, "deployment"))
 }
 
 func (w *waiting) onEveryNode(ctx context.Context, key client.ObjectKey) (bool, error) {
@@ -78,8 +95,11 @@ func (w *waiting) onEveryNode(ctx context.Context, key client.ObjectKey) (bool, 
 	if status.ObservedGeneration >= object.Generation && status.UpdatedNumberScheduled == status.DesiredNumberScheduled && status.NumberReady >= status.DesiredNumberScheduled {
 		return true, nil
 	}
-	return false, fmt.Errorf("of %d agents, %d are of this version, and %d are ready%s",
-		status.DesiredNumberScheduled, status.UpdatedNumberScheduled, status.NumberReady, w.trouble(ctx, object.Spec.Selector))
+	if status.ObservedGeneration < object.Generation {
+		return false, errors.New(unobserved + hint(object, "daemonset"))
+	}
+	return false, fmt.Errorf("of %d agents, %d are of this version, and %d are ready%s%s",
+		status.DesiredNumberScheduled, status.UpdatedNumberScheduled, status.NumberReady, w.trouble(ctx, object.Spec.Selector), hint(object, "daemonset"))
 }
 
 // trouble is why a pod is not ready, of the first that says so.
