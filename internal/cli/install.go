@@ -237,6 +237,9 @@ func (o *installOptions) install(ctx context.Context, c *connection, s state, p 
 		}
 	}
 	w.writers(ctx, p.cfg)
+	if err := o.sayLeft(ctx, c, objects); err != nil {
+		return err
+	}
 	if err := w.agentsWrite(ctx, p.cfg, s.nodes); err != nil {
 		return fmt.Errorf("the installation is in mode %s: %w", currentMode(first), err)
 	}
@@ -257,6 +260,35 @@ func (o *installOptions) install(ctx context.Context, c *connection, s state, p 
 	}
 	if o.timeout > 0 {
 		o.didf("nodegate is installed and active, in mode %s", p.mode)
+	}
+	return nil
+}
+
+// sayLeft names what admits and is no longer part of the installation, such as the
+// policies of a gate that was renamed. It is in force, and may refuse heartbeats.
+func (o *installOptions) sayLeft(ctx context.Context, c *connection, objects []*unstructured.Unstructured) error {
+	found, err := admission(ctx, c)
+	if err != nil {
+		return err
+	}
+	wanted := map[string]bool{}
+	for _, object := range objects {
+		wanted[describe(object)] = true
+	}
+	var left []string
+	for _, object := range found {
+		if wanted[describe(object)] {
+			continue
+		}
+		kind := strings.ToLower(object.GetKind())
+		left = append(left, kind+"/"+object.GetName())
+		if policy, bound := strings.CutSuffix(kind, "binding"); bound {
+			name, _, _ := unstructured.NestedString(object.Object, "spec", "policyName")
+			left = append(left, policy+"/"+name)
+		}
+	}
+	if len(left) > 0 {
+		o.sayf("Left from another configuration, and still in force, so that it may refuse what agents write. Delete it:\n    kubectl delete %s", strings.Join(left, " "))
 	}
 	return nil
 }

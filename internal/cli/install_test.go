@@ -102,6 +102,7 @@ func TestInstall(t *testing.T) {
 	t.Run("conflicts", e.conflicts)
 	t.Run("another configuration", e.anotherConfiguration)
 	t.Run("unseen", e.unseen)
+	t.Run("left", e.left)
 }
 
 func (e *environment) objects(t *testing.T, text string) []*unstructured.Unstructured {
@@ -225,6 +226,18 @@ func (e *environment) anotherConfiguration(t *testing.T) {
 	} {
 		e.expect(t, codeDone, tc.want, "upgrade", "--timeout=0", "--config="+writeFile(t, tc.text))
 	}
+}
+
+// left: the policies of a gate that was renamed are named, for they refuse the
+// heartbeats of the gate under its new name.
+func (e *environment) left(t *testing.T) {
+	_, said, _ := e.run(t, "upgrade", "--timeout=0")
+	if strings.Contains(said, "kubectl delete") {
+		t.Errorf("something is left of the same configuration:\n%s", said)
+	}
+	renamed := strings.Replace(checkedGate, "name: agent", "name: other", 1)
+	e.expect(t, codeDone, " validatingadmissionpolicybinding/writers.agent.nodegate.io validatingadmissionpolicy/writers.agent.nodegate.io",
+		"upgrade", "--timeout=0", "--config="+writeFile(t, renamed))
 }
 
 // unseen: what is not seen to be active is named. A write of the agent that other
