@@ -243,7 +243,7 @@ func (e *environment) left(t *testing.T) {
 // unseen: what is not seen to be active is named. A write of the agent that other
 // admission spoils is no good.
 func (e *environment) unseen(t *testing.T) {
-	e.expect(t, codeUnseen, "kube-controller-manager has not acted on it yet\n    kubectl -n nodegate-system describe deployment nodegate-controller\n", "install", "--timeout=2s")
+	e.expect(t, codeUnseen, "kube-controller-manager has not acted on it yet; see kubectl -n nodegate-system describe deployment,pods -l app.kubernetes.io/part-of=nodegate\n", "install", "--timeout=2s")
 	e.node(t, "linux", map[string]string{corev1.LabelOSStable: "linux"})
 	e.expect(t, codeUnseen, "Trying a write of the agent, to Node linux", "install", "--timeout=1s")
 	foreign := &unstructured.Unstructured{Object: map[string]any{

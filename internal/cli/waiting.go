@@ -47,10 +47,9 @@ func (w *waiting) wait(ctx context.Context, part string, seen func(context.Conte
 	}
 }
 
-// hint are the commands that show why a workload does not come up.
+// hint is the command that shows why a workload does not come up.
 func hint(object client.Object, kind string) string {
-	return fmt.Sprintf("\n    kubectl -n %[1]s describe %[2]s %[3]s\n    kubectl -n %[1]s describe pods -l app.kubernetes.io/name=%[3]s",
-		object.GetNamespace(), kind, object.GetName())
+	return fmt.Sprintf("; see kubectl -n %s describe %s,pods -l app.kubernetes.io/part-of=nodegate", object.GetNamespace(), kind)
 }
 
 // unobserved is said of a workload of which its controller has taken no note. Its
