@@ -11,10 +11,12 @@ import (
 	"github.com/go-logr/logr"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/client-go/kubernetes"
 	ctrl "sigs.k8s.io/controller-runtime"
 
+	"github.com/nodegate/nodegate/gate"
 	"github.com/nodegate/nodegate/internal/cli"
 	"github.com/nodegate/nodegate/manifests"
 	"github.com/nodegate/nodegate/test/cluster"
@@ -49,11 +51,12 @@ func TestCommandRights_AreThoseThatAreUsed(t *testing.T) {
 	}
 	installer, setter, bypasser := newPerson(t, c, admin, "install"), newPerson(t, c, admin, "pause"), newPerson(t, c, admin, "bypass")
 	remover := newPerson(t, c, admin, "uninstall")
+	installer.run(strings.Fields("install --timeout=3s --config=" + config))
+	noteDeployment(t, admin)
 	for _, does := range []struct {
 		who  *person
 		what string
 	}{
-		{installer, "install --timeout=3s --config=" + config},
 		{setter, "pause --timeout=3s"},
 		{setter, "resume --timeout=3s"},
 		{setter, "observe --timeout=3s"},
@@ -69,6 +72,18 @@ func TestCommandRights_AreThoseThatAreUsed(t *testing.T) {
 	}
 	for _, who := range []*person{installer, setter, bypasser, remover} {
 		expectUsed(t, log, who.command)
+	}
+}
+
+// noteDeployment has the controller's Deployment look as if its controller had seen
+// it, and no pod of it were there: then the pods are asked why.
+func noteDeployment(t *testing.T, admin kubernetes.Interface) {
+	t.Helper()
+	patch := []byte(`{"status":{"observedGeneration":1000}}`)
+	_, err := admin.AppsV1().Deployments(gate.Namespace).
+		Patch(t.Context(), gate.ControllerAccount, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 
