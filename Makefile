@@ -140,7 +140,7 @@ verify-fmt: require-go
 .PHONY: verify-vet
 verify-vet: require-go
 	@echo 'verify: go vet'
-	@$(call each,$(MODULES),$(GO) vet ./...)
+	@$(call each,$(MODULES),$(GO) vet -tags=e2e ./...)
 
 .PHONY: verify-tidy
 verify-tidy: require-go

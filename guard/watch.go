@@ -25,8 +25,9 @@ const podNodeName = "spec.nodeName"
 // indexPods lets the manager's client find pods by node.
 func indexPods(mgr ctrl.Manager) error {
 	nodeName := func(object client.Object) []string { return []string{object.(*corev1.Pod).Spec.NodeName} }
-	// A manager that is being set up has started no informer that this could wait for.
-	ctx := context.TODO() //nolint:forbidigo // SetupWithManager has none to give
+	// A manager that is being set up has started no informer that this could wait for,
+	// and SetupWithManager, as controller-runtime has it, is given no context.
+	ctx := context.Background() //nolint:forbidigo // nothing to end
 	err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, podNodeName, nodeName)
 	if err != nil {
 		return fmt.Errorf("indexing pods by node: %w", err)

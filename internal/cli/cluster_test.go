@@ -101,10 +101,7 @@ func (e *environment) installAdmission(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, labels := range map[string]map[string]string{"linux": {"kubernetes.io/os": "linux"}, "blue": {"pool": "blue"}, "other": nil} {
-		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
-		if _, err := e.admin.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		e.node(t, name, labels)
 	}
 }
 

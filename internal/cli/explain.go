@@ -40,18 +40,10 @@ Exit codes: 0 done, 1 failed, 2 done, but not all could be seen.`,
 }
 
 func (o *explainOptions) run(ctx context.Context, arg string) error {
-	node, err := nodeName(arg)
+	l, err := o.lookAt(arg, &o.output)
 	if err != nil {
 		return err
 	}
-	if _, err := o.printer(); err != nil {
-		return err
-	}
-	c, err := o.connect()
-	if err != nil {
-		return err
-	}
-	l := &look{connection: c, node: node}
 	in, err := l.input(ctx)
 	if err != nil {
 		return err

@@ -37,18 +37,10 @@ Exit codes: 0 every one is worth opening for, 1 failed, 3 one is not.`,
 }
 
 func (o *heartbeatOptions) run(ctx context.Context, arg string) error {
-	node, err := nodeName(arg)
+	l, err := o.lookAt(arg, &o.output)
 	if err != nil {
 		return err
 	}
-	if _, err := o.printer(); err != nil {
-		return err
-	}
-	c, err := o.connect()
-	if err != nil {
-		return err
-	}
-	l := &look{connection: c, node: node}
 	in, err := l.nodeAlone(ctx)
 	if err != nil {
 		return err

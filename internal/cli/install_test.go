@@ -37,7 +37,7 @@ func writeFile(t *testing.T, text string) string {
 	return path
 }
 
-func newTestEnvironment(t *testing.T, options ...cluster.Option) *environment {
+func newEnvironment(t *testing.T, options ...cluster.Option) *environment {
 	t.Helper()
 	log.SetLogger(logr.Discard()) // the libraries'
 	e := &environment{cluster: cluster.ForTest(t, options...)}
@@ -63,7 +63,7 @@ func (e *environment) node(t *testing.T, name string, labels map[string]string) 
 
 // TestInstall: step by step, on a cluster in which no controller makes pods.
 func TestInstall(t *testing.T) {
-	e := newTestEnvironment(t)
+	e := newEnvironment(t)
 	file := writeFile(t, checkedGate)
 	e.expect(t, codeFailed, "name a file by --config", "install")
 	e.expect(t, codeFailed, "nodegate is not installed in this cluster", "upgrade", "--config="+file)
@@ -311,7 +311,7 @@ func TestInstall_Begins(t *testing.T) {
 // TestInstall_AfterKubectl: an installation that kubectl made goes on under this
 // program, and nothing of it is lost or left over.
 func TestInstall_AfterKubectl(t *testing.T) {
-	e := newTestEnvironment(t)
+	e := newEnvironment(t)
 	kubectl := exec.CommandContext(t.Context(), filepath.Join(os.Getenv(cluster.AssetsVariable), "kubectl"), e.flags[0], "apply", "-k", "../../manifests/overlays/webhook")
 	if said, err := kubectl.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, said)

@@ -42,6 +42,20 @@ type look struct {
 	in report.Input
 }
 
+// lookAt prepares to look at one node. What is wrong with the call is said before
+// anything is asked for.
+func (o *options) lookAt(arg string, form *output) (*look, error) {
+	node, err := nodeName(arg)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := form.printer(); err != nil {
+		return nil, err
+	}
+	c, err := o.connect()
+	return &look{connection: c, node: node}, err
+}
+
 // input reads all parts.
 func (l *look) input(ctx context.Context) (*report.Input, error) {
 	group, ctx := errgroup.WithContext(ctx)

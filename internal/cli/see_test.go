@@ -60,21 +60,6 @@ func TestSee(t *testing.T) {
 	t.Run("watch", e.watches)
 }
 
-func newEnvironment(t *testing.T) *environment {
-	t.Helper()
-	e := &environment{cluster: cluster.ForTest(t)}
-	var err error
-	if e.admin, err = kubernetes.NewForConfig(e.cluster.Admin); err != nil {
-		t.Fatal(err)
-	}
-	kubeconfig, err := e.cluster.Kubeconfig(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	e.flags = []string{"--kubeconfig=" + kubeconfig, "--cache-dir=" + t.TempDir()}
-	return e
-}
-
 // install applies all that an installation is.
 func (e *environment) install(t *testing.T, o manifests.Options) {
 	t.Helper()

@@ -9,5 +9,6 @@
 // nodegate, to see the harm, without which the scenario shows nothing; and with it.
 //
 // `make e2e` runs the tests, in a sandbox (package sandbox) that leaves nothing
-// behind. In go test ./... they are skipped.
+// behind. The tag e2e keeps them out
+// of go test ./...
 package e2e

@@ -34,10 +34,10 @@ func (l *Lab) Workload(ctx context.Context, name, node string) (*corev1.Pod, err
 				Name: "work", Image: "standin:" + l.Kit.Revision, Args: []string{"work"},
 				Env:             []corev1.EnvVar{env("POD_NAMESPACE", "metadata.namespace"), env("POD_NAME", "metadata.name"), env("POD_UID", "metadata.uid")},
 				SecurityContext: &corev1.SecurityContext{RunAsUser: new(int64(0))},
-				VolumeMounts:    []corev1.VolumeMount{{Name: "record", MountPath: "/var/lib/work"}},
+				VolumeMounts:    []corev1.VolumeMount{{Name: "record", MountPath: "/var/lib/workload"}},
 			}},
 			Volumes: []corev1.Volume{{Name: "record", VolumeSource: corev1.VolumeSource{
-				HostPath: &corev1.HostPathVolumeSource{Path: "/var/lib/work", Type: new(corev1.HostPathDirectoryOrCreate)},
+				HostPath: &corev1.HostPathVolumeSource{Path: "/var/lib/workload", Type: new(corev1.HostPathDirectoryOrCreate)},
 			}}},
 		},
 	}

@@ -20,7 +20,7 @@ import (
 // The files have a line of JSON for each event. They are on the node's disk.
 const (
 	AddsFile   = "/var/lib/mesh/adds"
-	StartsFile = "/var/lib/work/starts"
+	StartsFile = "/var/lib/workload/starts"
 	ServesFile = "/var/lib/mesh/serves"
 )
 

@@ -89,7 +89,7 @@ func images(ctx context.Context, kit *lab.Kit) error {
 func programs(ctx context.Context, kit *lab.Kit) error {
 	return during("building the tests", func() error {
 		return errors.Join(
-			quiet(command(ctx, ".", "go", "test", "-c", "-o", kit.Tests, "./test/e2e")),
+			quiet(command(ctx, ".", "go", "test", "-tags=e2e", "-c", "-o", kit.Tests, "./test/e2e")),
 			quiet(command(ctx, ".", "go", "build", "-o", kit.Kubectl, "./cmd/kubectl-nodegate")))
 	})
 }
