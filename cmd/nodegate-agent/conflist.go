@@ -274,7 +274,7 @@ the entry back: switch its conflist check off before, or remove it. Pods that
 were started with the plugin are deleted with it: let its binary stay for as
 long as there are any.`,
 		Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
+		RunE: func(command *cobra.Command, _ []string) error {
 			o, err := at.options()
 			if err != nil {
 				return err
@@ -282,7 +282,13 @@ long as there are any.`,
 			if removeBinary && o.BinDir == "" {
 				return errNoBinDir
 			}
-			return conflist.Unchain(o, cmp.Or(entryFile, gate.DefaultEntryFile(o.Dir, o.Plugin)), removeBinary)
+			if err := conflist.Unchain(o, cmp.Or(entryFile, gate.DefaultEntryFile(o.Dir, o.Plugin)), removeBinary); err != nil {
+				return err
+			}
+			if stay {
+				<-command.Context().Done()
+			}
+			return nil
 		},
 	}
 	flags := command.Flags()

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"os"
@@ -8,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -333,4 +335,30 @@ func TestChain_Convert(t *testing.T) {
 			n.expect(before)
 		})
 	}
+}
+
+// TestUnchain_Stays: as a DaemonSet's container it does not end when it is done, and
+// does so in peace when it is told to.
+func TestUnchain_Stays(t *testing.T) {
+	n := newNode(t, map[string]string{"10-net.conflist": chained})
+	synctest.Test(t, func(t *testing.T) {
+		ctx, end := context.WithCancel(t.Context())
+		defer end()
+		ended := make(chan error, 1)
+		go func() {
+			_, err := run(ctx, noEnvironment, "unchain", "--dir="+n.netDir, "--plugin-type=gate-cni", "--stay")
+			ended <- err
+		}()
+		synctest.Wait() // until it waits, or has ended
+		n.expect(map[string]string{"10-net.conflist": unchained})
+		select {
+		case err := <-ended:
+			t.Fatalf("it has ended (%v) without being told to", err)
+		default:
+		}
+		end()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
 }
