@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -171,6 +172,36 @@ func TestWait_UntilTheGateOpens(t *testing.T) {
 		if asked != pod {
 			t.Errorf("asked for %+v", asked)
 		}
+	}
+}
+
+// TestServer_CountsThoseThatWait, and none that may go at once.
+func TestServer_CountsThoseThatWait(t *testing.T) {
+	gate := newDoor("")
+	gate.set(nil)
+	s := serve(t, socketPath(t), gate)
+	counts := make(chan int, 10)
+	s.mu.Lock()
+	s.Waiting = func(n int) { counts <- n }
+	s.mu.Unlock()
+	if err := Wait(t.Context(), settings(s.Path, netconf.MaxTimeout), pod); err != nil {
+		t.Fatal(err)
+	}
+	gate.set(errors.New("closed"))
+	done := waiting(t, s.Path)
+	eventually(t, "the pod to wait", func() bool { return s.waits() == 1 })
+	gate.set(nil)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	eventually(t, "nobody to wait", func() bool { return s.waits() == 0 && s.connections() == 0 })
+	close(counts)
+	var told []int
+	for n := range counts {
+		told = append(told, n)
+	}
+	if !slices.Equal(told, []int{1, 0}) {
+		t.Errorf("told %v", told)
 	}
 }
 

@@ -40,7 +40,7 @@ type Server struct {
 	Path   string
 	Keeper Keeper
 	Log    *slog.Logger
-	// Waiting is told how many pods wait. Optional.
+	// Waiting is told how many pods wait: those that were told so. Optional.
 	Waiting func(int)
 
 	mu      sync.Mutex
@@ -63,7 +63,8 @@ func (s *Server) Run(ctx context.Context) {
 			var err error
 			if at, err = listen(s.Path); err == nil {
 				s.Log.Info("Answering the CNI plugin", "socket", s.Path)
-				group.Go(func() { s.accept(ctx, at.listener, &group) })
+				listener := at.listener // at may be another before this one is accepted from
+				group.Go(func() { s.accept(ctx, listener, &group) })
 				told = ""
 			} else if told != err.Error() {
 				told = err.Error()
@@ -168,11 +169,14 @@ func (s *Server) converse(ctx context.Context, connection net.Conn) {
 
 // answer tells how it stands, each time that this is another, until the pod may go.
 func (s *Server) answer(ctx context.Context, connection net.Conn, pod netconf.Pod) {
-	s.count(1)
-	defer s.count(-1)
+	var said answer
+	defer func() {
+		if said != (answer{}) {
+			s.count(-1)
+		}
+	}()
 	ticker := time.NewTicker(looking)
 	defer ticker.Stop()
-	var said answer
 	for {
 		changed := s.Keeper.Changed()
 		now := answer{Version: version, Open: true}
@@ -183,6 +187,9 @@ func (s *Server) answer(ctx context.Context, connection net.Conn, pod netconf.Po
 			_ = connection.SetWriteDeadline(time.Now().Add(lineTimeout))
 			if err := writeLine(connection, now); err != nil || now.Open {
 				return
+			}
+			if said == (answer{}) { // one that may go at once has not waited
+				s.count(1)
 			}
 			said = now
 		}
