@@ -40,7 +40,7 @@ func Chain(o Options, in Installation) (Reading, error) {
 		switch {
 		case r.Verdict == Convert && in.Convert:
 			err = convert(o, r, known.Durable)
-		case r.Verdict.repairs() && !r.twice(o.Plugin):
+		case r.Repairable():
 			err = Mend(o, r, known)
 		default:
 			return r, nil
@@ -79,12 +79,6 @@ func Install(o Options, in Installation) (Known, error) {
 		return Known{}, err
 	}
 	return in.remember(o.Plugin)
-}
-
-// twice reports whether a list that has the plugin once is said to have it more
-// often, by what its main plugin runs. No program can tell which is to go.
-func (r Reading) twice(plugin string) bool {
-	return r.Verdict == Dedupe && count(r.Active.Plugins(), plugin) == 1
 }
 
 // remember keeps the entry where agents find it.

@@ -17,13 +17,16 @@ import (
 type Verdict string
 
 const (
-	// OK: the plugin runs for every pod, once, behind the main plugin.
+	// OK: the plugin runs for every pod, once, behind the main plugin; with
+	// [Options.First] directly behind it.
 	OK Verdict = "ok"
-	// Append: the entry is missing at the end of the list.
+	// Append: the entry is missing, at the end of the list or directly behind the main
+	// plugin.
 	Append Verdict = "append"
-	// Dedupe: it is there more than once.
+	// Dedupe: it is there more than once, or its main plugin may run it once more.
 	Dedupe Verdict = "dedupe"
-	// Move: it is there before the main plugin.
+	// Move: it is there in another place: before the main plugin or, with
+	// [Options.First], behind others.
 	Move Verdict = "move"
 	// Update: it is there, and the installer has left a newer one since.
 	Update Verdict = "update"
@@ -69,10 +72,13 @@ type Reading struct {
 	Active *Active
 	// Passed are the files which the runtime passes over for it, with the reason.
 	Passed []error
+	// twice: the list has the plugin once, and its main plugin may run it once more. No
+	// program can tell which is to go.
+	twice bool
 }
 
 // Repairable reports whether [Mend] does what the verdict says.
-func (r Reading) Repairable() bool { return r.Verdict.repairs() }
+func (r Reading) Repairable() bool { return r.Verdict.repairs() && !r.twice }
 
 // Read looks at the directory once.
 func Read(o Options, known Known) Reading {
@@ -113,6 +119,7 @@ func (d *directory) readAs(o Options, known Known, l level) Reading {
 		return r
 	}
 	r.Verdict, r.Reason = d.judge(active, o, known, l)
+	r.twice = r.Verdict == Dedupe && count(active.Plugins(), o.Plugin) == 1
 	switch {
 	case !r.Verdict.repairs():
 	case passing(passed) != nil:

@@ -480,6 +480,21 @@ func TestKeeper_TwoInOneList(t *testing.T) {
 	}
 }
 
+// TestKeeper_LeavesToPeople what no program can decide: which of two places is to go
+// is said, and is nothing that fails again and again.
+func TestKeeper_LeavesToPeople(t *testing.T) {
+	const delegating = `{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"multus","delegates":[{"plugins":[` + keptEntry + `]}]},` + keptEntry + `]}`
+	w := keep(t, map[string]string{"10-net.conflist": delegating})
+	for range 3 {
+		w.settled("in the list and in what the main plugin itself says", "in the list and in what the main plugin itself says")
+		w.clock.Step(failedPause)
+	}
+	w.is("10-net.conflist", delegating)
+	if w.count(Failed) != 0 || w.logged("could not be mended") != 0 || !w.due.IsZero() {
+		t.Errorf("events %v, to look again at %s, log:\n%s", w.events, w.due, w.log.String())
+	}
+}
+
 // TestKeeper_Sweeps: what a crash has left is removed later, though nothing is
 // mended, and though it was too young when the next agent started.
 func TestKeeper_Sweeps(t *testing.T) {

@@ -12,9 +12,6 @@ func Mend(o Options, r Reading, known Known) error {
 	if !r.Repairable() {
 		return fmt.Errorf("this is not to be mended by a program (%s): %w", r.Verdict, r.Reason)
 	}
-	if r.twice(o.Plugin) {
-		return fmt.Errorf("which of two places is one too many is not for a program to say: %w", r.Reason)
-	}
 	if o.BinDir != "" && (r.Verdict == Append || r.Verdict == Update) {
 		if err := VerifyBinary(o.BinDir, o.Plugin); err != nil {
 			return err
