@@ -3,7 +3,6 @@ package conflist
 import (
 	"fmt"
 	"io/fs"
-	"os"
 	"slices"
 	"time"
 )
@@ -53,8 +52,7 @@ func (s state) same(other state) bool {
 	if s.info == nil || other.info == nil {
 		return s.info == nil && other.info == nil
 	}
-	return s.verdict == other.verdict && s.path == other.path && os.SameFile(s.info, other.info) &&
-		s.info.ModTime().Equal(other.info.ModTime()) && s.info.Size() == other.info.Size()
+	return s.verdict == other.verdict && s.path == other.path && sameFile(s.info, other.info)
 }
 
 // saw takes a reading in, and reports whether the plugin was taken out since the

@@ -137,7 +137,7 @@ func (k *Keeper) prime() {
 		return
 	}
 	info, err := os.Stat(k.entryFile)
-	if err == nil && k.durable != nil && os.SameFile(info, k.durable) && info.ModTime().Equal(k.durable.ModTime()) && info.Size() == k.durable.Size() {
+	if err == nil && k.durable != nil && sameFile(info, k.durable) {
 		return
 	}
 	var entry Entry

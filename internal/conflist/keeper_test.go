@@ -514,6 +514,46 @@ func TestKeeper_Sweeps(t *testing.T) {
 	})
 }
 
+// TestKeeper_SweepsBehindALink: what is written stands beside a link's target, and so
+// does what a crash leaves.
+func TestKeeper_SweepsBehindALink(t *testing.T) {
+	w := keep(t, nil)
+	elsewhere := t.TempDir()
+	w.write(filepath.Join(elsewhere, "list"), with1)
+	if err := os.Symlink(filepath.Join(elsewhere, "list"), w.path("10-net.conflist")); err != nil {
+		t.Fatal(err)
+	}
+	abandon := func() (left string) {
+		t.Helper()
+		left = filepath.Join(elsewhere, ".nodegate-1.tmp")
+		w.write(left, with1)
+		old := time.Now().Add(-2 * abandonedAfter)
+		if err := os.Chtimes(left, old, old); err != nil {
+			t.Fatal(err)
+		}
+		return left
+	}
+	gone := func(path string) bool {
+		_, err := os.Stat(path)
+		return errors.Is(err, fs.ErrNotExist)
+	}
+	w.look("")
+	left := abandon()
+	w.write(filepath.Join(elsewhere, "list"), without1)
+	w.settled("is not in the list", "")
+	if !gone(left) {
+		t.Error("the next write leaves it there")
+	}
+
+	left = abandon()
+	w.sweeping = time.Millisecond
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); w.Watch(ctx) }()
+	defer func() { cancel(); <-done }()
+	w.await("what a crash has left is still there", func() bool { return gone(left) })
+}
+
 // TestWatch_Impossible: without a watch it is said once, and tried again later.
 func TestWatch_Impossible(t *testing.T) {
 	w := keep(t, nil)

@@ -1,9 +1,6 @@
 package conflist
 
-import (
-	"fmt"
-	"path/filepath"
-)
+import "fmt"
 
 // Mend does once what the reading's verdict says, and returns [ErrChanged] if
 // somebody else wrote the file at the same moment: then nothing is lost but the
@@ -21,7 +18,6 @@ func Mend(o Options, r Reading, known Known) error {
 	if err != nil {
 		return err
 	}
-	Sweep(filepath.Dir(r.Active.Path))
 	if err := replace(r.Active.Path, r.Active.content, text); err != nil {
 		return fmt.Errorf("replacing %s: %w", r.Active.Path, err)
 	}

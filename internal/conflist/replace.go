@@ -72,7 +72,12 @@ func replace(path string, was content, text []byte) error {
 // writes between this and a rename, and asks for none, loses and notices nothing.
 func unchanged(path string, was fs.FileInfo) bool {
 	now, err := os.Stat(path)
-	return err == nil && os.SameFile(now, was) && now.ModTime().Equal(was.ModTime()) && now.Size() == was.Size()
+	return err == nil && sameFile(now, was)
+}
+
+// sameFile reports whether it is one file, and was not written in between.
+func sameFile(a, b fs.FileInfo) bool {
+	return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime()) && a.Size() == b.Size()
 }
 
 // lock keeps others of this program from writing in a directory: the keeper of
@@ -95,6 +100,7 @@ func lock(dir string) (unlock func(), err error) {
 
 // writeBeside writes a temporary file next to another, and gives it its look.
 func writeBeside(path string, text []byte, look func(*os.File) error) (name string, err error) {
+	Sweep(filepath.Dir(path))
 	file, err := os.CreateTemp(filepath.Dir(path), temporary)
 	if err != nil {
 		return "", fmt.Errorf("making a temporary file: %w", nameless(err))

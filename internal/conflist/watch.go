@@ -23,7 +23,7 @@ const (
 // Watch looks whenever the directory changes, or the one that a link in it leads
 // to, until the context ends.
 func (k *Keeper) Watch(ctx context.Context) {
-	Sweep(k.options.Dir)
+	k.sweep()
 	w := watch{log: k.log(), start: fsnotify.NewWatcher}
 	defer w.close()
 	tick := time.NewTicker(rewatching)
@@ -49,7 +49,7 @@ func (k *Keeper) Watch(ctx context.Context) {
 			k.soon()
 		case <-tick.C: // what is watched may have been replaced
 		case <-sweep.C: // what a crash has left was too young at first
-			Sweep(k.options.Dir)
+			k.sweep()
 		}
 		timer.Stop()
 	}
@@ -69,6 +69,13 @@ func (k *Keeper) directories() []string {
 		dirs = append(dirs, filepath.Dir(k.target))
 	}
 	return dirs
+}
+
+// sweep looks wherever the keeper may have written.
+func (k *Keeper) sweep() {
+	for _, dir := range k.directories() {
+		Sweep(dir)
+	}
 }
 
 func (k *Keeper) untilDue() time.Duration {
