@@ -23,6 +23,8 @@ import (
 //
 // Where another writer takes the plugin out of a list, the check puts it back. It
 // fails while the plugin is not there, and while that happens again and again.
+//
+// What is not given has the defaults that [gate.ConflistCheck] names.
 func ConflistCheck(c gate.ConflistCheck) Check { return newConflistCheck(c) }
 
 type conflistCheck struct {
@@ -34,6 +36,7 @@ type conflistCheck struct {
 }
 
 func newConflistCheck(c gate.ConflistCheck) *conflistCheck {
+	c.SetDefaults() // on a copy
 	check := &conflistCheck{runtime: c.Runtime, disabled: func() bool { return c.Disabled }}
 	o := conflist.Options{Dir: c.Dir, Plugin: c.PluginType, Network: c.Network, BinDir: c.BinDir, First: c.PluginType == gate.CNIPlugin}
 	check.keeper = conflist.NewKeeper(o, c.EntryFile, func() bool { return check.disabled() })

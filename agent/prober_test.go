@@ -122,7 +122,7 @@ func TestProber_StopsWhileItsCheckHangs(t *testing.T) {
 // TestProber_ACheckWithoutItsNodeHasNotAnswered, neither at first nor later.
 func TestProber_ACheckWithoutItsNodeHasNotAnswered(t *testing.T) {
 	var node *corev1.Node
-	p := newProber(ConflistCheck(gate.ConflistCheck{}), func() {})
+	p := newProber(ConflistCheck(gate.ConflistCheck{Dir: t.TempDir()}), func() {})
 	p.node = func() *corev1.Node { return node }
 	ask := func(want State, reason string) {
 		t.Helper()

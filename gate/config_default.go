@@ -80,7 +80,7 @@ func (c *Check) setKindDefaults() {
 		setDefault(&c.Socket.HTTP.Path, "/")
 	}
 	if c.Conflist != nil {
-		c.Conflist.setDefaults()
+		c.Conflist.SetDefaults()
 	}
 	if c.HTTP != nil {
 		setDefault(&c.HTTP.Host, DefaultHost)

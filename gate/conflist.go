@@ -40,7 +40,8 @@ func DefaultEntryFile(dir, pluginType string) string {
 	return filepath.Join(dir, "."+pluginType+"-entry")
 }
 
-func (c *ConflistCheck) setDefaults() {
+// SetDefaults fills in what the check leaves to defaults.
+func (c *ConflistCheck) SetDefaults() {
 	setDefault(&c.Dir, DefaultNetDir)
 	setDefault(&c.BinDir, DefaultBinDir)
 	setDefault(&c.EntryFile, DefaultEntryFile(c.Dir, c.PluginType))
