@@ -73,7 +73,7 @@ type Agent struct {
 	board      board
 	// pods answers the CNI plugin; nil if nobody does.
 	pods *hold.Server
-	// bell rings when a pod that waits may go.
+	// bell rings when another answer to a pod is possible.
 	bell bell
 	// wake has a message when there may be something to do.
 	wake chan struct{}
@@ -149,8 +149,12 @@ func (o Options) validate() error {
 	if len(o.Gates) == 0 {
 		faults = append(faults, errors.New("no gate is given"))
 	}
-	if len(o.PodSocket) > netconf.MaxSocketPath {
-		faults = append(faults, fmt.Errorf("the socket for pods has %d bytes, at most %d are possible: %s", len(o.PodSocket), netconf.MaxSocketPath, o.PodSocket))
+	if o.PodSocket != "" {
+		pods := netconf.Defaults()
+		pods.Socket = o.PodSocket
+		for _, fault := range pods.Validate() {
+			faults = append(faults, fmt.Errorf("the socket for pods: %w", fault))
+		}
 	}
 	names := map[string]bool{}
 	for _, g := range o.Gates {

@@ -307,9 +307,17 @@ func TestNew_PodSocket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = New(Options{Config: &rest.Config{Host: "localhost"}, NodeName: "n", Gates: []Gate{g}, PodSocket: "/run/" + strings.Repeat("x", 90)})
-	if err == nil || !strings.Contains(err.Error(), "95 bytes, at most 93") {
-		t.Errorf("error %v", err)
+	for path, want := range map[string]string{
+		"/run/" + strings.Repeat("x", 90):   "has 95 bytes, at most 93",
+		"/run/x/" + strings.Repeat("x", 90): "has 97 bytes, at most 93",
+		"cni.sock":                          "must be an absolute path",
+		"/cni.sock":                         "must be in a directory of its own",
+		"/run/nodegate/cni.sock":            "",
+	} {
+		_, err = New(Options{Config: &rest.Config{Host: "localhost"}, NodeName: "n", Gates: []Gate{g}, PodSocket: path})
+		if (err == nil) != (want == "") || !strings.Contains(text(err), want) {
+			t.Errorf("%s: error %v, want %q", path, err, want)
+		}
 	}
 }
 
