@@ -53,4 +53,4 @@ func (c fileCheck) Check(context.Context, *corev1.Node) error {
 	return nil
 }
 
-func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+func stamp(t time.Time) string { return t.UTC().Format(gate.TimeLayout) }

@@ -17,7 +17,7 @@ func TestParseSettings(t *testing.T) {
 		"the runtime's keys": {`{"type":"nodegate-cni","name":"n","cniVersion":"1.1.0","prevResult":{},"runtimeConfig":{"a":1},"args":[]}`, Defaults()},
 		"all is said": {`{"socket":"/run/x/s","timeout":"5s","exempt":["dns","mesh/mesh-*"],"status":true}`,
 			Settings{Socket: "/run/x/s", Timeout: 5 * time.Second, Exempt: []string{"dns", "mesh/mesh-*"}, Status: true}},
-		"nobody is exempt": {`{"exempt":[]}`, Settings{Socket: DefaultSocket, Timeout: DefaultTimeout, Exempt: []string{}}},
+		"nobody is exempt": {`{"exempt":[]}`, Settings{Socket: defaultSocket, Timeout: DefaultTimeout, Exempt: []string{}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := ParseSettings([]byte(tc.entry))

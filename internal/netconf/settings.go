@@ -13,8 +13,8 @@ import (
 const (
 	// PluginType is the plugin's name in a list and that of its binary.
 	PluginType = "nodegate-cni"
-	// DefaultSocket is where the agent answers. Its directory is the agent's own.
-	DefaultSocket = "/run/nodegate/cni.sock"
+	// defaultSocket is where the agent answers. Its directory is the agent's own.
+	defaultSocket = "/run/nodegate/cni.sock"
 	// DefaultTimeout is how long a pod waits in one attempt. A kubelet tries again
 	// only 10 to 15 seconds after one that failed, and gives up on a runtime after
 	// two minutes.
@@ -23,9 +23,9 @@ const (
 	MaxTimeout = time.Minute
 	// Namespace is nodegate's own, whose pods never wait.
 	Namespace = "nodegate-system"
-	// DefaultExempt are the pods that wait for nothing unless something else is
+	// defaultExempt are the pods that wait for nothing unless something else is
 	// said: others, the gated agent among them, may need the cluster's DNS.
-	DefaultExempt = "kube-system"
+	defaultExempt = "kube-system"
 
 	// MaxSocketPath is the longest path that a socket can have (sun_path of unix(7)
 	// has 108 bytes with its final NUL), less what the name is longer by while the
@@ -59,7 +59,7 @@ type entry struct {
 
 // Defaults are the settings of an entry that has none.
 func Defaults() Settings {
-	return Settings{Socket: DefaultSocket, Timeout: DefaultTimeout, Exempt: []string{DefaultExempt}}
+	return Settings{Socket: defaultSocket, Timeout: DefaultTimeout, Exempt: []string{defaultExempt}}
 }
 
 // ParseSettings reads what the plugin is called with, or its entry in a list. It
