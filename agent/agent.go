@@ -215,21 +215,13 @@ func (o Options) withDefaults() Options {
 
 func (a *Agent) prepare(g Gate, interval time.Duration) *running {
 	a.metrics.expect(g.Name)
-	r := &running{gate: g.Gate}
 	for _, p := range g.Probes {
 		if check, ok := p.Check.(attached); ok {
 			check.attach(a)
 		}
-		asking := &prober{
-			Probe: p, clock: a.clock, interval: interval, node: a.node, changed: a.rouse, again: make(chan struct{}, 1),
-		}
-		if check, ok := p.Check.(noticing); ok {
-			check.notice(a.log.With("node", a.name, "gate", g.Name, "check", p.Name),
-				a.metrics.conflist.MustCurryWith(map[string]string{"gate": g.Name, "check": p.Name}), asking.askAgain)
-		}
-		r.probers = append(r.probers, asking)
 	}
-	return r
+	with := asking{clock: a.clock, interval: interval, node: a.node, changed: a.rouse}
+	return with.prepare(g, a.log.With("node", a.name), a.metrics.conflist)
 }
 
 // node is the agent's own as last seen.

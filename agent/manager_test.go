@@ -151,7 +151,7 @@ func TestTaintRemover(t *testing.T) {
 		}
 		check.set(false)
 		w.eventually(func() string {
-			if r.probe[0].remembered().reason == nil {
+			if r.running.probers[0].remembered().reason == nil {
 				return "the check still passes"
 			}
 			return ""

@@ -4,29 +4,54 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"time"
 	"unicode"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/clock"
 )
 
-// prober asks one check over and over and remembers its answers.
-type prober struct {
-	Probe
+// asking is what the checks of one process are asked with.
+type asking struct {
 	clock    clock.Clock
 	interval time.Duration
 	// node is the agent's own as last seen.
 	node func() *corev1.Node
 	// changed is called after an answer that may change a verdict.
 	changed func()
+}
+
+// prober asks one check over and over and remembers its answers.
+type prober struct {
+	Probe
+	asking
 	// again has a message when the check is to be asked at once.
 	again chan struct{}
 
 	mu      sync.Mutex
 	answers answers
+}
+
+// prepare returns the gate with a prober of each check. Those that notice something
+// log it, and count it in events, if there are any.
+func (s asking) prepare(g Gate, log *slog.Logger, events *prometheus.CounterVec) *running {
+	r := &running{gate: g.Gate}
+	for _, probe := range g.Probes {
+		p := &prober{Probe: probe, asking: s, again: make(chan struct{}, 1)}
+		if check, ok := p.Check.(noticing); ok {
+			of := events
+			if of != nil {
+				of = of.MustCurryWith(prometheus.Labels{"gate": g.Name, "check": p.Name})
+			}
+			check.notice(log.With("gate", g.Name, "check", p.Name), of, p.askAgain)
+		}
+		r.probers = append(r.probers, p)
+	}
+	return r
 }
 
 // lastWord is how long a check may take to say why it has no answer, when its
@@ -54,12 +79,7 @@ func (p *prober) follow(ctx context.Context) {
 }
 
 // askAgain makes the prober ask without waiting for its interval's end.
-func (p *prober) askAgain() {
-	select {
-	case p.again <- struct{}{}:
-	default: // it is about to
-	}
-}
+func (p *prober) askAgain() { wakeUp(p.again) }
 
 // ask takes one answer. A check that hangs beyond its timeout has answered that
 // it does not serve, and does so again each interval; it is not asked anew

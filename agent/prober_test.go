@@ -17,11 +17,8 @@ import (
 
 func newProber(check Check, changed func()) *prober {
 	return &prober{
-		Probe:    Probe{Name: "socket", Check: check, Dwell: 3 * time.Second, Timeout: 2 * time.Second},
-		clock:    clock.RealClock{},
-		interval: time.Second,
-		node:     func() *corev1.Node { return nil },
-		changed:  changed,
+		Probe:  Probe{Name: "socket", Check: check, Dwell: 3 * time.Second, Timeout: 2 * time.Second},
+		asking: asking{clock: clock.RealClock{}, interval: time.Second, node: func() *corev1.Node { return nil }, changed: changed},
 	}
 }
 

@@ -40,10 +40,10 @@ type TaintRemover struct {
 	clock clock.Clock
 	log   *slog.Logger
 	own   *ownNode
-	probe []*prober
 	wake  chan struct{}
-	retry retry
-	pace  pace
+	// running is the gate with its probers.
+	running *running
+	retry   retry
 	// said is what was last logged about the taint.
 	said string
 }
@@ -74,7 +74,7 @@ func (r *TaintRemover) Start(ctx context.Context) error {
 		return nil
 	}
 	var group sync.WaitGroup
-	for _, p := range r.probe {
+	for _, p := range r.running.probers {
 		group.Go(func() { p.run(ctx) })
 		go p.follow(ctx)
 	}
@@ -95,15 +95,8 @@ func (r *TaintRemover) prepare() {
 		r.Gate.Gate = gate.DefaultGate()
 	}
 	r.own = &ownNode{changed: r.rouse}
-	for _, p := range r.Gate.Probes {
-		asking := &prober{
-			Probe: p, clock: r.clock, interval: DefaultCheckInterval, node: r.node, changed: r.rouse, again: make(chan struct{}, 1),
-		}
-		if check, ok := p.Check.(noticing); ok {
-			check.notice(r.log.With("gate", r.Gate.Name, "check", p.Name), nil, asking.askAgain)
-		}
-		r.probe = append(r.probe, asking)
-	}
+	with := asking{clock: r.clock, interval: DefaultCheckInterval, node: r.node, changed: r.rouse}
+	r.running = with.prepare(r.Gate, r.log, nil)
 }
 
 func (r *TaintRemover) validate() error {
@@ -141,12 +134,8 @@ func (r *TaintRemover) step(ctx context.Context) time.Duration {
 	if node == nil || !r.Gate.Armed(node) {
 		return idle
 	}
-	c := candidate{gate: r.Gate.Gate}
-	for _, p := range r.probe {
-		c.checks = append(c.checks, candidateCheck{probe: p.Probe, answers: p.remembered()})
-	}
 	// It speaks of no boot, and so asks for none.
-	v := judge(c, node, bootID{id: node.Status.NodeInfo.BootID})
+	v := judge(r.running.candidate(), node, bootID{id: node.Status.NodeInfo.BootID})
 	if !v.opens {
 		if v.known {
 			r.say("Taint stays: a check does not pass", v.reason())
@@ -154,7 +143,7 @@ func (r *TaintRemover) step(ctx context.Context) time.Duration {
 		return idle
 	}
 	now := r.clock.Now()
-	if held := max(r.retry.wait("", now), r.pace.wait(now)); held > 0 {
+	if held := max(r.retry.wait("", now), r.running.pace.wait(now)); held > 0 {
 		return held
 	}
 	return r.remove(ctx, node, turn)
@@ -181,7 +170,7 @@ func (r *TaintRemover) remove(ctx context.Context, node *corev1.Node, turn uint6
 		r.retry = r.retry.failed(reason, "", now)
 		return r.retry.wait("", now)
 	}
-	r.retry, r.pace = retry{}, r.pace.took(now)
+	r.retry, r.running.pace = retry{}, r.running.pace.took(now)
 	if r.Gate.Armed(written) {
 		r.say("Taint was put back in the write that removed it", nil)
 	} else {
