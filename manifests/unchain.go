@@ -94,6 +94,21 @@ func UnchainCommands(cfg *gate.Configuration) [][]string {
 	return commands
 }
 
+// OwnPlugin is the configuration without the conflist checks of any plugin but
+// [gate.CNIPlugin], which must not stay in a list: without an agent it lets no pod
+// start.
+func OwnPlugin(cfg *gate.Configuration) *gate.Configuration {
+	own := *cfg
+	own.Gates = slices.Clone(cfg.Gates)
+	for i := range own.Gates {
+		g := &own.Gates[i]
+		g.Checks = slices.DeleteFunc(slices.Clone(g.Checks), func(c gate.Check) bool {
+			return c.Conflist != nil && c.Conflist.PluginType != gate.CNIPlugin
+		})
+	}
+	return &own
+}
+
 // Unchained reports whether a pod is one of [Unchaining] that has done its work.
 func Unchained(pod *corev1.Pod) bool {
 	if !slices.ContainsFunc(pod.Spec.InitContainers, func(c corev1.Container) bool { return strings.HasPrefix(c.Name, unchainPrefix) }) {
@@ -104,7 +119,7 @@ func Unchained(pod *corev1.Pod) bool {
 	})
 }
 
-// Unchains are the gates that have a plugin chained on the Node.
+// Unchains reports whether a gate has a plugin chained on the Node.
 func Unchains(cfg *gate.Configuration, node *corev1.Node) bool {
 	return slices.ContainsFunc(ownGates(cfg), func(g *gate.Gate) bool {
 		return g.Governs(node) && slices.ContainsFunc(g.Checks, func(c gate.Check) bool { return c.Conflist != nil })

@@ -50,6 +50,9 @@ func TestUnchaining(t *testing.T) {
 	if !manifests.Unchained(done) || manifests.Unchained(agent) || manifests.Unchained(&corev1.Pod{Spec: pod}) {
 		t.Error("a pod that has done it is not told from others")
 	}
+	if none, err := manifests.Unchaining(manifests.OwnPlugin(cfg), "image"); none != nil || err != nil {
+		t.Errorf("of others alone: %v (%v)", none, err)
+	}
 	if none, err := manifests.Unchaining(gate.Default(), "image"); none != nil || err != nil {
 		t.Errorf("without a list: %v (%v)", none, err)
 	}

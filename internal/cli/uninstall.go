@@ -47,10 +47,10 @@ func newUninstallCommand(o *options) *cobra.Command {
 		Long: `Remove nodegate from the cluster, and every trace of it from its Nodes.
 
 First goes what arms in admission, for it would put taints back; then the controller.
-Then the agents take the gates' plugins out of the nodes' CNI lists, unless
---keep-conflist is given, and go. Then the gates' taints, heartbeats and bypasses are
-removed from all Nodes, and at last rights, policies and the namespace. Events stay
-until they expire.
+Then the agents take the gates' plugins out of the nodes' CNI lists and go; with
+--keep-conflist only nodegate-cni is taken out, under which no pod could start without
+an agent. Then the gates' taints, heartbeats and bypasses are removed from all Nodes, and
+at last rights, policies and the namespace. Events stay until they expire.
 
 It works in whatever state the installation is, and can be run again. The gates are
 those of the configuration in the cluster, or of the policies that are left; where
@@ -67,7 +67,7 @@ listed, with the command that does it.`,
 	}
 	flags := command.Flags()
 	flags.StringVar(&u.config, "config", "", "configuration `file`, - for standard input (default: what is installed)")
-	flags.BoolVar(&u.keep, "keep-conflist", false, "leave the plugins in the nodes' CNI lists")
+	flags.BoolVar(&u.keep, "keep-conflist", false, "leave the plugins in the nodes' CNI lists, except nodegate-cni")
 	flags.StringVar(&u.dryRun, "dry-run", "none", `"server" prints what would be removed, and changes nothing; or "none"`)
 	flags.BoolVarP(&u.yes, "yes", "y", false, "do not ask")
 	flags.DurationVar(&u.timeout, "timeout", 5*time.Minute, "how long to wait for each part to be gone")
@@ -419,22 +419,24 @@ func (r *removal) noPods(name string) func(context.Context) (bool, error) {
 // unchain has the agents take the plugins out, each on its node. Where that cannot be
 // or is not seen, a person is told how.
 func (r *removal) unchain(ctx context.Context) error {
-	if r.keep || r.cfg == nil {
-		if r.cfg == nil && !r.keep {
-			r.sayf("Whether plugins are chained is not known without the configuration; name it by --config.")
-		}
+	if r.cfg == nil {
+		r.sayf("Whether plugins are chained is not known without the configuration; name it by --config.")
 		return nil
+	}
+	cfg := r.cfg
+	if r.keep {
+		cfg = manifests.OwnPlugin(cfg)
 	}
 	left := map[string]bool{}
 	for i := range r.nodes {
-		if manifests.Unchains(r.cfg, &r.nodes[i]) {
+		if manifests.Unchains(cfg, &r.nodes[i]) {
 			left[r.nodes[i].Name] = true
 		}
 	}
 	if len(left) == 0 {
 		return nil
 	}
-	object, err := manifests.Unchaining(r.cfg, r.image)
+	object, err := manifests.Unchaining(cfg, r.image)
 	if err != nil {
 		return err
 	}
@@ -448,7 +450,7 @@ func (r *removal) unchain(ctx context.Context) error {
 		}
 		r.wait(ctx, func(ctx context.Context) (bool, error) { return r.unchained(ctx, left) })
 	}
-	r.tell(left)
+	r.tell(cfg, left)
 	return nil
 }
 
@@ -479,9 +481,9 @@ func sortedNames(set map[string]bool) []string {
 }
 
 // tell says what to run on the nodes on which no agent has done it.
-func (r *removal) tell(left map[string]bool) {
+func (r *removal) tell(cfg *gate.Configuration, left map[string]bool) {
 	for _, name := range sortedNames(left) {
-		for _, args := range manifests.UnchainCommands(r.cfg) {
+		for _, args := range manifests.UnchainCommands(cfg) {
 			r.remains = append(r.remains, fmt.Sprintf("on node %s a plugin may be chained; run there: nodegate-agent %s", name, strings.Join(args, " ")))
 		}
 	}
