@@ -99,7 +99,7 @@ func (x *index) guard() *Guard {
 	if renewed := x.Lease.Spec.RenewTime; renewed != nil {
 		g.Renewed = &metav1.Time{Time: renewed.Time}
 	}
-	if s := notice.ParseSuspension(x.Lease.Annotations[gate.SuspendedAnnotation]); s.Until.After(x.Now) {
+	if s := notice.ParseSuspension(x.Lease.Annotations[gate.SuspendedAnnotation]); s.Holds(x.Now) {
 		g.Suspended = &Suspension{Until: metav1.NewTime(s.Until), Reason: s.Reason}
 	}
 	for i := range x.Config.Gates {
