@@ -110,10 +110,10 @@ func (c *connection) apply(ctx context.Context, object *unstructured.Unstructure
 		if before, err = c.find(ctx, object); err != nil || before == nil {
 			return err
 		}
-		return c.succeed(ctx, before)
+		return explain(c.succeed(ctx, before), object)
 	})
 	if err != nil {
-		return applied{}, explain(err, object)
+		return applied{}, err
 	}
 	after := object.DeepCopy()
 	if err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(after), client.ForceOwnership); err != nil {

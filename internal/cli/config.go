@@ -62,7 +62,7 @@ func (o *options) textOf(ctx context.Context, args []string) (name string, text 
 			return "", nil, explain(err, object)
 		}
 		installed, err := configText(object)
-		return describe(object), []byte(installed), err
+		return describe(object), []byte(installed), explain(err, object)
 	}
 	name = args[0]
 	if name == "-" {

@@ -82,7 +82,15 @@ func configText(object *unstructured.Unstructured) (string, error) {
 	if err == nil && !found {
 		err = fmt.Errorf("there is no key %s", gate.ConfigMapKey)
 	}
-	return text, explain(err, object)
+	return text, err
+}
+
+// parsed is the configuration in its ConfigMap, with its text as far as there is one.
+func parsed(object *unstructured.Unstructured) (text string, cfg *gate.Configuration, err error) {
+	if text, err = configText(object); err == nil {
+		cfg, err = gate.ParseConfiguration([]byte(text))
+	}
+	return text, cfg, explain(err, object)
 }
 
 // configuration reads the one that is installed.
@@ -91,12 +99,8 @@ func (c *connection) configuration(ctx context.Context) (*gate.Configuration, er
 	if err := c.Get(ctx, client.ObjectKeyFromObject(object), object); err != nil {
 		return nil, explain(err, object)
 	}
-	text, err := configText(object)
-	if err != nil {
-		return nil, err
-	}
-	cfg, err := gate.ParseConfiguration([]byte(text))
-	return cfg, explain(err, object)
+	_, cfg, err := parsed(object)
+	return cfg, err
 }
 
 // change reads an object, lets edit change it, and writes it if edit did. Where

@@ -87,12 +87,9 @@ func (s *state) readConfig(ctx context.Context, c *connection) error {
 	if err != nil || object == nil {
 		return err
 	}
-	if s.config, err = configText(object); err != nil {
-		return err
-	}
 	s.installedAt = object.GetAnnotations()[gate.InstalledAtAnnotation]
-	s.parsed, err = gate.ParseConfiguration([]byte(s.config))
-	return explain(err, object)
+	s.config, s.parsed, err = parsed(object)
+	return err
 }
 
 func (s *state) readImages(ctx context.Context, c *connection) error {

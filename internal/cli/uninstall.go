@@ -142,9 +142,13 @@ func (o *uninstallOptions) run(ctx context.Context) error {
 // look finds out which gates there are, as far as anything in the cluster tells.
 func (r *removal) look(ctx context.Context, given string) error {
 	var s state
-	// A configuration that cannot be read is no reason to keep the rest.
-	if err := s.readConfig(ctx, r.c); err != nil && s.config == "" {
+	object, err := r.c.find(ctx, configMap())
+	if err != nil {
 		return err
+	}
+	if object != nil {
+		// One that cannot be read is no reason to keep the rest.
+		_, r.cfg, _ = parsed(object)
 	}
 	if err := s.readImages(ctx, r.c); err != nil {
 		return err
@@ -152,10 +156,9 @@ func (r *removal) look(ctx context.Context, given string) error {
 	if err := s.readNodes(ctx, r.c); err != nil {
 		return err
 	}
-	r.cfg, r.nodes, r.image = s.parsed, s.nodes, s.images.Agent
+	r.nodes, r.image = s.nodes, s.images.Agent
 	r.keys = []string{gate.DefaultTaintKey}
 	if given != "" {
-		var err error
 		if r.cfg, err = gate.ParseConfiguration([]byte(given)); err != nil {
 			return err
 		}
@@ -202,7 +205,7 @@ func (r *removal) agreed(ctx context.Context) error {
 		}
 	}
 	if r.cfg == nil {
-		r.sayf("There is no configuration in the cluster. Taints are known of: %s; for others, name the configuration by --config.", strings.Join(r.keys, ", "))
+		r.sayf("There is no configuration in the cluster that can be read. Taints are known of: %s; for others, name the configuration by --config.", strings.Join(r.keys, ", "))
 	}
 	if r.yes || r.dryRun == dryRunServer {
 		return nil
