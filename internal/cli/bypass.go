@@ -145,7 +145,7 @@ func (o *bypassOptions) begin(ctx context.Context, c *connection, cfg *gate.Conf
 			if err := unstructured.SetNestedField(object.Object, value, "metadata", "annotations", g.BypassAnnotation()); err != nil {
 				return false, err
 			}
-			if err := removeTaint(object, g); err != nil {
+			if err := removeTaint(object, g.Taint); err != nil {
 				return false, err
 			}
 		}
@@ -262,14 +262,14 @@ func typed(object *unstructured.Unstructured) (*corev1.Node, error) {
 
 // removeTaint leaves every other taint as it is, with fields that this program does
 // not know.
-func removeTaint(object *unstructured.Unstructured, g *gate.Gate) error {
+func removeTaint(object *unstructured.Unstructured, unwanted gate.Taint) error {
 	taints, found, err := unstructured.NestedSlice(object.Object, "spec", "taints")
 	if err != nil || !found {
 		return err
 	}
 	taints = slices.DeleteFunc(taints, func(taint any) bool {
 		fields, ok := taint.(map[string]any)
-		return ok && fields["key"] == g.Taint.Key && fields["effect"] == string(g.Taint.Effect)
+		return ok && fields["key"] == unwanted.Key && fields["effect"] == string(unwanted.Effect)
 	})
 	return unstructured.SetNestedSlice(object.Object, taints, "spec", "taints")
 }

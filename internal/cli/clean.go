@@ -17,10 +17,6 @@ import (
 // cleaners clean Nodes at the same time.
 const cleaners = 16
 
-// marks reports whether a Node carries a taint of one of the keys, a heartbeat or a
-// bypass.
-func marks(node *corev1.Node, keys []string) bool { return dirty(node, keys, isMark) }
-
 func isMark(annotation string) bool {
 	return strings.HasPrefix(annotation, gate.HeartbeatPrefix) || strings.HasPrefix(annotation, gate.BypassPrefix)
 }
@@ -31,29 +27,26 @@ func (r *removal) clean(ctx context.Context) error {
 	if err := s.readNodes(ctx, r.c); err != nil {
 		return err
 	}
-	cleaned, err := r.c.cleanNodes(ctx, s.nodes, func(node *corev1.Node) ([]string, func(string) bool) {
-		return r.keys, isMark
-	})
+	cleaned, err := r.c.cleanNodes(ctx, s.nodes, r.keys)
 	if cleaned > 0 {
 		r.didf("%d Nodes cleaned", cleaned)
 	}
 	return err
 }
 
-// cleanNodes removes from each Node the taints of some keys and some annotations, as
-// what says of it, and nothing else. It returns how many Nodes were changed.
-func (c *connection) cleanNodes(ctx context.Context, nodes []corev1.Node, what func(*corev1.Node) (keys []string, annotation func(string) bool)) (int, error) {
+// cleanNodes removes from each Node the taints of the keys, heartbeats and bypasses,
+// and nothing else. It returns how many Nodes were changed.
+func (c *connection) cleanNodes(ctx context.Context, nodes []corev1.Node, keys []string) (int, error) {
 	var cleaned atomic.Int32
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(cleaners)
 	for i := range nodes {
-		keys, annotation := what(&nodes[i])
-		if !dirty(&nodes[i], keys, annotation) {
+		if !dirty(&nodes[i], keys) {
 			continue
 		}
 		group.Go(func() error {
 			object := newObject(corev1.SchemeGroupVersion.WithKind("Node"), "", nodes[i].Name)
-			changed, err := c.change(ctx, object, func(object *unstructured.Unstructured) (bool, error) { return cleanNode(object, keys, annotation) })
+			changed, err := c.change(ctx, object, func(object *unstructured.Unstructured) (bool, error) { return cleanNode(object, keys) })
 			if apierrors.IsNotFound(err) {
 				return nil
 			}
@@ -67,9 +60,11 @@ func (c *connection) cleanNodes(ctx context.Context, nodes []corev1.Node, what f
 	return int(cleaned.Load()), err
 }
 
-func dirty(node *corev1.Node, keys []string, annotation func(string) bool) bool {
+// dirty reports whether a Node carries a taint of one of the keys, a heartbeat or a
+// bypass.
+func dirty(node *corev1.Node, keys []string) bool {
 	for key := range node.Annotations {
-		if annotation(key) {
+		if isMark(key) {
 			return true
 		}
 	}
@@ -80,10 +75,10 @@ func dirty(node *corev1.Node, keys []string, annotation func(string) bool) bool 
 
 // cleanNode edits a Node as it is stored, with fields that this program does not
 // know.
-func cleanNode(object *unstructured.Unstructured, keys []string, annotation func(string) bool) (changed bool, err error) {
+func cleanNode(object *unstructured.Unstructured, keys []string) (changed bool, err error) {
 	annotations := object.GetAnnotations()
 	for key := range annotations {
-		if annotation(key) {
+		if isMark(key) {
 			unstructured.RemoveNestedField(object.Object, "metadata", "annotations", key)
 			changed = true
 		}
@@ -97,7 +92,7 @@ func cleanNode(object *unstructured.Unstructured, keys []string, annotation func
 			continue
 		}
 		changed = true
-		if err := removeTaint(object, &gate.Gate{Taint: gate.Taint{Key: taint.Key, Effect: taint.Effect}}); err != nil {
+		if err := removeTaint(object, gate.Taint{Key: taint.Key, Effect: taint.Effect}); err != nil {
 			return false, err
 		}
 	}

@@ -184,34 +184,33 @@ func (r *removal) look(ctx context.Context, given string) error {
 
 // agreed shows what is to be removed, and asks.
 func (r *removal) agreed(ctx context.Context) error {
+	if r.cfg == nil {
+		r.sayf("There is no configuration in the cluster that can be read. Taints are known of: %s; for others, name the configuration by --config.", strings.Join(r.keys, ", "))
+	}
+	if r.yes && r.dryRun != dryRunServer {
+		return nil
+	}
 	objects, err := r.c.allOurs(ctx)
 	if err != nil {
 		return err
 	}
-	marked := 0
+	var marked []string
 	for i := range r.nodes {
-		if marks(&r.nodes[i], r.keys) {
-			marked++
+		if dirty(&r.nodes[i], r.keys) {
+			marked = append(marked, r.nodes[i].Name)
 		}
 	}
 	if r.dryRun == dryRunServer {
 		for _, object := range objects {
 			r.didf("%s removed (server dry run)", describe(object))
 		}
-		for i := range r.nodes {
-			if marks(&r.nodes[i], r.keys) {
-				r.didf("Node %s cleaned (server dry run)", r.nodes[i].Name)
-			}
+		for _, name := range marked {
+			r.didf("Node %s cleaned (server dry run)", name)
 		}
-	}
-	if r.cfg == nil {
-		r.sayf("There is no configuration in the cluster that can be read. Taints are known of: %s; for others, name the configuration by --config.", strings.Join(r.keys, ", "))
-	}
-	if r.yes || r.dryRun == dryRunServer {
 		return nil
 	}
 	fmt.Fprintf(r.ErrOut, "This removes %d objects of nodegate, among them the namespace %s with all that is in it, and cleans %d Nodes of %s. Go on? (y/N): ",
-		len(objects), gate.Namespace, marked, r.c.config.Host)
+		len(objects), gate.Namespace, len(marked), r.c.config.Host)
 	answer, err := bufio.NewReader(r.In).ReadString('\n')
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err
@@ -264,16 +263,18 @@ func armingKinds() [][]schema.GroupVersionKind {
 	}
 }
 
-// otherKinds are the rest of what is outside of the namespace.
+// otherKinds are the rest of what is outside of the namespace. Bindings of roles come
+// first: an account without rights does nothing more.
 func otherKinds() [][]schema.GroupVersionKind {
-	kinds := [][]schema.GroupVersionKind{
+	rbac := func(kind string) []schema.GroupVersionKind {
+		return []schema.GroupVersionKind{rbacv1.SchemeGroupVersion.WithKind(kind)}
+	}
+	return [][]schema.GroupVersionKind{
+		rbac("ClusterRoleBinding"), rbac("RoleBinding"),
 		admissionKind("ValidatingAdmissionPolicyBinding"), admissionKind("ValidatingAdmissionPolicy"),
 		{flowcontrolv1.SchemeGroupVersion.WithKind("FlowSchema")},
+		rbac("ClusterRole"), rbac("Role"),
 	}
-	for _, kind := range []string{"ClusterRoleBinding", "RoleBinding", "ClusterRole", "Role"} {
-		kinds = append(kinds, []schema.GroupVersionKind{rbacv1.SchemeGroupVersion.WithKind(kind)})
-	}
-	return kinds
 }
 
 // ours lists what of a kind is nodegate's, in the first version that is served.
@@ -492,12 +493,10 @@ func (r *removal) tell(cfg *gate.Configuration, left map[string]bool) {
 	}
 }
 
-// rest removes everything else. Bindings go first: an account without rights does
-// nothing more.
+// rest removes everything else.
 func (r *removal) rest(ctx context.Context) error {
-	bindings := [][]schema.GroupVersionKind{{rbacv1.SchemeGroupVersion.WithKind("ClusterRoleBinding")}, {rbacv1.SchemeGroupVersion.WithKind("RoleBinding")}}
 	all := func(*unstructured.Unstructured) bool { return true }
-	if err := r.removeOurs(ctx, slices.Concat(bindings, otherKinds()), all); err != nil {
+	if err := r.removeOurs(ctx, otherKinds(), all); err != nil {
 		return err
 	}
 	if err := r.remove(ctx, r.c, namespace()); err != nil {
