@@ -142,7 +142,7 @@ func (o *installOptions) run(ctx context.Context) error {
 		return err
 	}
 	if p.mode == gate.ModeEnforce {
-		if err := o.refuse(ctx, c, p.cfg, s.nodes, tried); err != nil {
+		if err := refuse(ctx, c, p.cfg, s.nodes, tried); err != nil {
 			return err
 		}
 	}
@@ -215,10 +215,11 @@ func (o *installOptions) show(tried []applied) {
 
 // install applies the plan. What enforces comes last, when all else is seen to work.
 func (o *installOptions) install(ctx context.Context, c *connection, s state, p plan, objects []*unstructured.Unstructured) error {
-	first := objects
+	first, mode := objects, p.mode
 	if p.mode == gate.ModeEnforce && !s.enforcing {
 		var err error
-		if first, err = p.objects(gate.ModeObserve); err != nil {
+		mode = gate.ModeObserve
+		if first, err = p.objects(mode); err != nil {
 			return err
 		}
 	}
@@ -241,7 +242,7 @@ func (o *installOptions) install(ctx context.Context, c *connection, s state, p 
 		return err
 	}
 	if err := w.agentsWrite(ctx, p.cfg, s.nodes); err != nil {
-		return fmt.Errorf("the installation is in mode %s: %w", currentMode(first), err)
+		return fmt.Errorf("the installation is in mode %s: %w", mode, err)
 	}
 	if p.mode == gate.ModeEnforce && !s.enforcing {
 		o.sayf("Enforcing ...")
@@ -291,19 +292,6 @@ func (o *installOptions) sayLeft(ctx context.Context, c *connection, objects []*
 		o.sayf("Left from another configuration, and still in force, so that it may refuse what agents write. Delete it:\n    kubectl delete %s", strings.Join(left, " "))
 	}
 	return nil
-}
-
-func currentMode(objects []*unstructured.Unstructured) gate.Mode {
-	for _, object := range objects {
-		if object.GetKind() == "ConfigMap" {
-			if text, err := configText(object); err == nil {
-				if cfg, err := gate.ParseConfiguration([]byte(text)); err == nil {
-					return cfg.Mode
-				}
-			}
-		}
-	}
-	return ""
 }
 
 func (o *installOptions) applyOne(ctx context.Context, c *connection, object *unstructured.Unstructured) error {

@@ -160,7 +160,7 @@ func (o *modeOptions) setAdmission(ctx context.Context, c *connection) (form, er
 		return found, err
 	}
 	for _, object := range objects {
-		follows, err := manifests.SetMode(object.DeepCopy(), otherThan(object))
+		_, follows, err := manifests.ModeOf(object)
 		if err != nil {
 			return found, explain(err, object)
 		}
@@ -185,16 +185,8 @@ func (o *modeOptions) setAdmission(ctx context.Context, c *connection) (form, er
 	return found, nil
 }
 
-// otherThan is a mode in which the object would be another, if the mode means
-// anything to it.
-func otherThan(object *unstructured.Unstructured) gate.Mode {
-	if narrowed, err := manifests.SetMode(object.DeepCopy(), gate.ModeEnforce); err == nil && narrowed {
-		return gate.ModeEnforce
-	}
-	return gate.ModePaused
-}
-
-// admission lists what nodegate has that follows the mode.
+// admission lists the bindings and registrations that nodegate has, of which some follow
+// the mode.
 func admission(ctx context.Context, c *connection) ([]*unstructured.Unstructured, error) {
 	found, err := installed(ctx, c, "ValidatingAdmissionPolicyBinding", "MutatingAdmissionPolicyBinding", "MutatingWebhookConfiguration")
 	if err != nil {

@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/version"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -138,22 +139,20 @@ func (s *state) readAdmission(ctx context.Context, c *connection) error {
 		default:
 			continue
 		}
-		narrows, err := manifests.SetMode(object.DeepCopy(), gate.ModeObserve)
+		enforced, follows, err := manifests.ModeOf(object)
 		if err != nil {
 			return explain(err, object)
 		}
-		s.enforcing = s.enforcing || narrows
+		s.enforcing = s.enforcing || enforced && follows
 	}
 	return nil
 }
 
 func (s *state) readNodes(ctx context.Context, c *connection) error {
-	var list corev1.NodeList
-	if err := c.List(ctx, &list); err != nil {
-		return fmt.Errorf("listing Nodes: %w", err)
-	}
-	s.nodes = list.Items
-	return nil
+	err := eachOf(ctx, c, &corev1.NodeList{}, client.ListOptions{}, func(object runtime.Object) {
+		s.nodes = append(s.nodes, *trimNode(object.(*corev1.Node)))
+	})
+	return explain(err, newObject(nodeKind, "", "(list)"))
 }
 
 // plan is what a cluster is to be.

@@ -18,7 +18,7 @@ import (
 
 // refuse names the governed Nodes on which no agent can run, for nobody could open
 // them. Agents are those that are there, and the one that is tried.
-func (o *options) refuse(ctx context.Context, c *connection, cfg *gate.Configuration, nodes []corev1.Node, tried []applied) error {
+func refuse(ctx context.Context, c *connection, cfg *gate.Configuration, nodes []corev1.Node, tried []applied) error {
 	var faults []error
 	for i := range cfg.Gates {
 		g := &cfg.Gates[i]

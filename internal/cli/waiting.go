@@ -150,8 +150,8 @@ func (w *waiting) writers(ctx context.Context, cfg *gate.Configuration) {
 	})
 }
 
-// mode waits for the mode to be in effect, where it enforces also for writes to
-// Nodes that are there.
+// mode waits for the mode to be in effect, as a dry run and the guard show it; no Node
+// that is there is written to.
 func (w *waiting) mode(ctx context.Context, p plan) {
 	if w.timeout <= 0 {
 		return

@@ -88,7 +88,7 @@ func compare(cfg *gate.Configuration, admission []*unstructured.Unstructured) (d
 // follow notes in which mode an object is.
 func (d *drift) follow(live *unstructured.Unstructured) error {
 	enforced, follows, err := manifests.ModeOf(live)
-	if err != nil || !follows && enforced {
+	if err != nil || !follows {
 		return err
 	}
 	if enforced {

@@ -8,6 +8,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/nodegate/nodegate/gate"
 	"github.com/nodegate/nodegate/internal/placement"
@@ -82,22 +83,14 @@ func newIndex(in *Input) *index {
 
 // podsOf are the gate's agent pods that are bound to a Node.
 func (x *index) podsOf(node string, g *gate.Gate) []*corev1.Pod {
+	agent := labels.SelectorFromSet(g.Agent.PodLabels)
 	var pods []*corev1.Pod
 	for _, pod := range x.pods[[2]string{g.Agent.Namespace, node}] {
-		if hasLabels(pod, g.Agent.PodLabels) {
+		if agent.Matches(labels.Set(pod.Labels)) {
 			pods = append(pods, pod)
 		}
 	}
 	return pods
-}
-
-func hasLabels(pod *corev1.Pod, labels map[string]string) bool {
-	for key, value := range labels {
-		if pod.Labels[key] != value {
-			return false
-		}
-	}
-	return true
 }
 
 // adopted is the guard's notion: by what the Node carries, or by its age.

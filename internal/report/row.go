@@ -136,20 +136,21 @@ func (x *index) rows(node *corev1.Node) []Row {
 }
 
 func (x *index) row(node *corev1.Node, g *gate.Gate) Row {
+	verdict := gate.Judge(node, g, x.Now)
 	row := Row{
-		Node: node.Name, Gate: g.Name, State: Open, Verdict: gate.Judge(node, g, x.Now), Adopted: x.adopted(node, g),
-		Heartbeat: heartbeatOf(node, g, x.Now), Bypass: bypassOf(node, g, x.Now), Agent: x.agent(node, g),
+		Node: node.Name, Gate: g.Name, State: Open, Verdict: verdict, Adopted: x.adopted(node, g),
+		Heartbeat: heartbeatOf(node, g, x.Now), Bypass: bypassOf(node, g, verdict), Agent: x.agent(node, g),
 	}
 	if g.Armed(node) {
 		row.State = Armed
 	}
-	row.AgainstTheRules = row.State == Open && row.Adopted && x.wouldArm(row)
+	row.AgainstTheRules = row.State == Open && row.Adopted && wouldArm(row)
 	return row
 }
 
 // wouldArm: the guard arms for every verdict that does not open; but for silence only
 // where an agent can run.
-func (x *index) wouldArm(row Row) bool {
+func wouldArm(row Row) bool {
 	if row.Verdict == gate.Expired {
 		return row.Agent == nil || row.Agent.Belongs
 	}
@@ -178,8 +179,8 @@ func heartbeatOf(node *corev1.Node, g *gate.Gate, now time.Time) *Heartbeat {
 	return seen
 }
 
-func bypassOf(node *corev1.Node, g *gate.Gate, now time.Time) *Bypass {
-	if gate.Judge(node, g, now) != gate.Bypassed {
+func bypassOf(node *corev1.Node, g *gate.Gate, verdict gate.Verdict) *Bypass {
+	if verdict != gate.Bypassed {
 		return nil
 	}
 	bypass, err := gate.ParseBypass(node.Annotations[g.BypassAnnotation()])
