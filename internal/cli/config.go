@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -65,11 +63,10 @@ func (o *options) textOf(ctx context.Context, args []string) (name string, text 
 		return describe(object), []byte(installed), explain(err, object)
 	}
 	name = args[0]
+	text, err = configurationAt(name, o.In)
 	if name == "-" {
-		text, err = io.ReadAll(io.LimitReader(o.In, gate.MaxConfigurationBytes+1))
-		return "the configuration", text, err
+		name = "the configuration"
 	}
-	text, err = os.ReadFile(name)
 	return name, text, err
 }
 

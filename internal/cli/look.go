@@ -84,7 +84,7 @@ func (l *look) input(ctx context.Context) (*report.Input, error) {
 
 // nodeAlone reads one Node and the configuration.
 func (l *look) nodeAlone(ctx context.Context) (*report.Input, error) {
-	if err := errors.Join(l.readConfiguration(ctx), l.readNodes(ctx)); err != nil {
+	if err := errors.Join(l.configurationOrDefault(ctx), l.readNodes(ctx)); err != nil {
 		return nil, err
 	}
 	l.in.Now = l.clock.Now()
@@ -96,11 +96,15 @@ func (l *look) unseen(part report.Part, err error) error {
 	if !apierrors.IsForbidden(err) {
 		return err
 	}
+	l.note(part, right(err))
+	return nil
+}
+
+func (l *look) note(part report.Part, reason string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.in.Unseen = append(l.in.Unseen, report.Unseen{Part: part, Reason: right(err)})
+	l.in.Unseen = append(l.in.Unseen, report.Unseen{Part: part, Reason: reason})
 	slices.SortFunc(l.in.Unseen, func(a, b report.Unseen) int { return cmp.Compare(a.Part, b.Part) })
-	return nil
 }
 
 // right is the one that is missing, in the API server's words without its preface.
@@ -126,16 +130,31 @@ func (l *look) readConfiguration(ctx context.Context) error {
 	}
 	text, ok := typed.Data[gate.ConfigMapKey]
 	if !ok {
-		return explain(fmt.Errorf("there is no key %s", gate.ConfigMapKey), object)
+		return invalid{explain(fmt.Errorf("there is no key %s", gate.ConfigMapKey), object)}
 	}
 	cfg, err := gate.ParseConfiguration([]byte(text))
 	if err != nil {
-		return fmt.Errorf("%w\nController and agents go on with the last one that was valid; kubectl nodegate config validate checks it", explain(err, object))
+		return invalid{fmt.Errorf("%w\nController and agents go on with the last one that was valid; kubectl nodegate config validate checks it", explain(err, object))}
 	}
 	l.in.Config = cfg
 	// One that cannot be read counts as not recorded, for the controller too.
 	l.in.InstalledAt, _ = time.Parse(gate.TimeLayout, typed.Annotations[gate.InstalledAtAnnotation])
 	return nil
+}
+
+// invalid is the error of a configuration that is there and says nothing.
+type invalid struct{ error }
+
+// configurationOrDefault falls back to the default gate also where the configuration
+// is invalid, for reports that mean something without it.
+func (l *look) configurationOrDefault(ctx context.Context) error {
+	err := l.readConfiguration(ctx)
+	if fault, ok := errors.AsType[invalid](err); ok {
+		l.in.Config = gate.Default()
+		l.note(report.PartConfiguration, fault.Error())
+		return nil
+	}
+	return err
 }
 
 func (l *look) readNodes(ctx context.Context) error {

@@ -47,17 +47,26 @@ type state struct {
 	nodes     []corev1.Node
 }
 
-// serverVersion is the API server's, which is new enough.
-func (o *options) serverVersion() (*version.Version, error) {
+// gitVersion is the API server's version, as it says it.
+func (o *options) gitVersion() (string, error) {
 	discovery, err := o.flags.ToDiscoveryClient()
 	if err != nil {
-		return nil, fmt.Errorf("connecting: %w", err)
+		return "", fmt.Errorf("connecting: %w", err)
 	}
 	info, err := discovery.ServerVersion()
 	if err != nil {
-		return nil, fmt.Errorf("asking the API server for its version: %w", err)
+		return "", fmt.Errorf("asking the API server for its version: %w", err)
 	}
-	v, err := version.ParseGeneric(info.GitVersion)
+	return info.GitVersion, nil
+}
+
+// serverVersion is the API server's, which is new enough.
+func (o *options) serverVersion() (*version.Version, error) {
+	text, err := o.gitVersion()
+	if err != nil {
+		return nil, err
+	}
+	v, err := version.ParseGeneric(text)
 	if err != nil {
 		return nil, fmt.Errorf("reading the API server's version: %w", err)
 	}

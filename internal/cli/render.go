@@ -42,16 +42,10 @@ func (w *wanted) validate() error {
 
 // configuration is the text of the file, or empty if none is named.
 func (w *wanted) configuration(stdin io.Reader) (string, error) {
-	var data []byte
-	var err error
-	switch w.config {
-	case "":
+	if w.config == "" {
 		return "", nil
-	case "-":
-		data, err = io.ReadAll(stdin)
-	default:
-		data, err = os.ReadFile(w.config)
 	}
+	data, err := configurationAt(w.config, stdin)
 	if err != nil {
 		return "", fmt.Errorf("reading the configuration: %w", err)
 	}
@@ -59,6 +53,20 @@ func (w *wanted) configuration(stdin io.Reader) (string, error) {
 		return "", fmt.Errorf("configuration %s: %w", w.config, err)
 	}
 	return string(data), nil
+}
+
+// configurationAt reads a file, or standard input for -, and no more of it than shows
+// that it is too long.
+func configurationAt(name string, stdin io.Reader) ([]byte, error) {
+	if name == "-" {
+		return io.ReadAll(io.LimitReader(stdin, gate.MaxConfigurationBytes+1))
+	}
+	file, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }() // it was only read
+	return io.ReadAll(io.LimitReader(file, gate.MaxConfigurationBytes+1))
 }
 
 // served are the versions of mutation policies that an API server serves, or may

@@ -170,6 +170,8 @@ func (e *environment) validates(t *testing.T) {
 	e.setConfig(t, head+"mode: sometimes\n")
 	e.expect(t, codeFailed, `- mode: Unsupported value: "sometimes"`, "config", "validate")
 	e.expect(t, codeFailed, "kubectl nodegate config validate", "status")
+	e.expect(t, codeUnseen, `mode: Unsupported value: "sometimes"`, "version")
+	e.expect(t, int(codeArmed), `mode: Unsupported value: "sometimes"`, "heartbeat", "node-1")
 	e.setConfig(t, oneGate)
 }
 

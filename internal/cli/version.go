@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/discovery"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nodegate/nodegate/gate"
@@ -85,17 +84,11 @@ func (o *versionOptions) see(ctx context.Context, v *report.Versions) error {
 	if err != nil {
 		return err
 	}
-	api, err := discovery.NewDiscoveryClientForConfig(c.config)
-	if err != nil {
-		return fmt.Errorf("creating client: %w", err)
+	if v.APIServer, err = o.gitVersion(); err != nil {
+		return err
 	}
-	server, err := api.ServerVersion()
-	if err != nil {
-		return fmt.Errorf("asking the API server for its version: %w", err)
-	}
-	v.APIServer = server.GitVersion
 	l := &look{connection: c}
-	if err := l.readConfiguration(ctx); err != nil && !apierrors.IsNotFound(err) {
+	if err := l.configurationOrDefault(ctx); err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
 	controllers := &appsv1.DeploymentList{}
