@@ -19,8 +19,9 @@ import (
 // no worker for ever. Whether it was done shows when the Node is looked at again.
 const writeTimeout = 10 * time.Second
 
-// act does what was decided, as the mode allows.
-func (g *Guard) act(ctx context.Context, node *corev1.Node, mode gate.Mode, steps []step) error {
+// act does what was decided, as the mode allows, on what there has been to look at
+// since unseen.
+func (g *Guard) act(ctx context.Context, node *corev1.Node, mode gate.Mode, steps []step, unseen time.Time) error {
 	g.endTroubles(steps)
 	if err := g.restrain(ctx, mode, steps); err != nil {
 		g.release(steps)
@@ -28,7 +29,7 @@ func (g *Guard) act(ctx context.Context, node *corev1.Node, mode gate.Mode, step
 	}
 	switch mode {
 	case gate.ModeEnforce:
-		return g.enforce(ctx, node, steps)
+		return g.enforce(ctx, node, steps, unseen)
 	case gate.ModeObserve:
 		g.observe(steps)
 	}
@@ -45,7 +46,7 @@ func (g *Guard) endTroubles(steps []step) {
 }
 
 // enforce arms for all gates in one write.
-func (g *Guard) enforce(ctx context.Context, node *corev1.Node, steps []step) error {
+func (g *Guard) enforce(ctx context.Context, node *corev1.Node, steps []step, unseen time.Time) error {
 	var arm []step
 	for _, s := range steps {
 		if s.arm {
@@ -64,7 +65,6 @@ func (g *Guard) enforce(ctx context.Context, node *corev1.Node, steps []step) er
 		}
 		return err
 	}
-	unseen := g.memory.unseenSince(node)
 	for _, s := range arm {
 		g.memory.acted(s.in, s.decision)
 		g.Metrics.armed(s.in.gate, s.reason, g.now().Sub(exposedSince(s, unseen)))

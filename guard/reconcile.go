@@ -42,7 +42,7 @@ func (g *Guard) Reconcile(ctx context.Context, request reconcile.Request) (recon
 		if err != nil {
 			return reconcile.Result{}, err
 		}
-		err = g.act(ctx, node, cfg.Mode, steps)
+		err = g.act(ctx, node, cfg.Mode, steps, unseen)
 		if err == nil {
 			g.memory.seen(node, unseen)
 			return g.nextLook(steps), nil

@@ -337,6 +337,26 @@ func TestGuard_MeasuresExposure(t *testing.T) {
 	}
 }
 
+// TestGuard_MeasuresExposureByWhatWasBefore its write, which it may be told of before
+// the answer comes.
+func TestGuard_MeasuresExposureByWhatWasBefore(t *testing.T) {
+	var b *bench
+	b = newBench(t, newInput(rawHeartbeat("")), interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+			before := b.node(t)
+			err := c.Patch(ctx, object, patch, options...)
+			b.clock.SetTime(now.Add(2 * time.Second))
+			b.saw(before, b.node(t))
+			return err
+		},
+	})
+	b.look(t)
+	b.expectTaints(t, gateTaint)
+	if got := b.exposed(t); got != 2 {
+		t.Errorf("exposed for %g s, want 2", got)
+	}
+}
+
 // exposed is the sum of all exposures, in seconds.
 func (b *bench) exposed(t *testing.T) float64 {
 	t.Helper()
