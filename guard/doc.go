@@ -7,9 +7,10 @@
 // rules. It never removes one: that is for the node's agent to do.
 //
 // One [Guard] at a time acts, by leader election. Its decisions are a pure
-// function of what it sees (decide.go); what it remembers between two looks is
-// only since when a node has had no Ready agent pod, and what it has done about
-// that.
+// function of what it sees (decide.go), and of what it remembers between two looks
+// (memory.go): since when a node has had no Ready agent pod and which of the agent's
+// processes ran, the last heartbeat and when it was first seen, what the guard has
+// done, counted or begun to write, and since when there is news to look at.
 //
 // An agent's silence is weaker evidence than what it says. How many Nodes may be
 // armed for it is limited (breaker.go), and after a time in which no agent could
