@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/nodegate/nodegate/internal/notice"
 )
 
 func TestFleetLimit(t *testing.T) {
@@ -163,12 +165,12 @@ func TestBreaker_ReadsBack(t *testing.T) {
 
 func TestSuspend(t *testing.T) {
 	const interval = 20 * time.Second
-	before := suspension{until: now.Add(5 * time.Second), reason: "before"}
-	over := suspension{until: now, reason: "over"}
+	before := notice.Suspension{Until: now.Add(5 * time.Second), Reason: "before"}
+	over := notice.Suspension{Until: now, Reason: "over"}
 	tests := map[string]struct {
 		vacant    time.Duration
 		led       bool
-		published suspension
+		published notice.Suspension
 		want      time.Duration
 	}{
 		"a leader follows at once":                          {vacant: 4 * time.Second, led: true},
@@ -179,25 +181,25 @@ func TestSuspend(t *testing.T) {
 		"a suspension goes on under the next leader":        {vacant: time.Second, led: true, published: before, want: 5 * time.Second},
 		"one that is over does not":                         {vacant: time.Second, led: true, published: over},
 		"a new one does not end with that of before":        {vacant: time.Minute, led: true, published: before, want: interval},
-		"what no guard has told":                            {vacant: time.Second, led: true, published: suspension{until: now.Add(24 * time.Hour)}},
+		"what no guard has told":                            {vacant: time.Second, led: true, published: notice.Suspension{Until: now.Add(24 * time.Hour)}},
 		"the renewal is dated ahead by a clock that is off": {vacant: -time.Hour, led: true},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			got := suspend(tc.vacant, tc.led, interval, tc.published, now)
-			if d := got.until.Sub(now); tc.want != 0 && d != tc.want || tc.want == 0 && got.until.After(now) {
+			if d := got.Until.Sub(now); tc.want != 0 && d != tc.want || tc.want == 0 && got.Until.After(now) {
 				t.Errorf("suspended for %s, want %s", d, tc.want)
 			}
-			if got.until.IsZero() {
+			if got.Until.IsZero() {
 				return
 			}
-			if back := parseSuspension(got.String()); !back.until.Equal(got.until) || back.reason != got.reason {
+			if back := notice.ParseSuspension(got.String()); !back.Until.Equal(got.Until) || back.Reason != got.Reason {
 				t.Errorf("reads %+v from %q", back, got)
 			}
 		})
 	}
 	for _, nonsense := range []string{"", "until=", "until=x reason=y", "2026-11-29T11:02:53Z"} {
-		if got := parseSuspension(nonsense); !got.until.IsZero() {
+		if got := notice.ParseSuspension(nonsense); !got.Until.IsZero() {
 			t.Errorf("reads %+v from %q", got, nonsense)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nodegate/nodegate/gate"
+	"github.com/nodegate/nodegate/internal/notice"
 )
 
 // tally is what is counted of one gate over all Nodes.
@@ -34,7 +35,7 @@ func count(g *gate.Gate, nodes []corev1.Node, sets []appsv1.DaemonSet) tally {
 		t.governed++
 		in := input{gate: g, node: node, daemonSets: sets}
 		if hb, ok := in.heartbeat(); ok {
-			t.interval = max(t.interval, intervalOf(hb.TTL))
+			t.interval = max(t.interval, notice.LongestInterval(hb.TTL))
 		}
 		if len(sets) > 0 && !in.agentBelongs() {
 			t.agentless[node.UID] = node

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nodegate/nodegate/gate"
+	"github.com/nodegate/nodegate/internal/notice"
 )
 
 // patrolPeriod is the time from one look at the whole fleet to the next.
@@ -25,7 +26,7 @@ type term struct {
 	leading atomic.Bool
 
 	mu       sync.Mutex
-	suspend  suspension
+	suspend  notice.Suspension
 	breakers map[string]*breaker
 	tallies  map[string]tally
 	// agentless is since when Nodes are known to have no agent, and whether that
@@ -80,12 +81,12 @@ func (g *Guard) inherit(now time.Time) {
 		longest = max(longest, t.interval)
 	}
 	vacant, led := g.Lease.vacancy()
-	g.term.suspend = suspend(vacant, led, longest, parseSuspension(notices[gate.SuspendedAnnotation]), now)
-	if s := g.term.suspend; s.holds(now) {
+	g.term.suspend = suspend(vacant, led, longest, notice.ParseSuspension(notices[gate.SuspendedAnnotation]), now)
+	if s := g.term.suspend; s.Holds(now) {
 		g.Metrics.suspended(true)
-		g.log().Warn("Nodes are not armed for Expired or AgentAbsent for now", "reason", s.reason, "until", s.until)
+		g.log().Warn("Nodes are not armed for Expired or AgentAbsent for now", "reason", s.Reason, "until", s.Until)
 		g.tellOfFleet(corev1.EventTypeWarning, "ExpirySuspended", "Suspend",
-			"Nodes are not armed for Expired or AgentAbsent until "+stamp(s.until)+": "+s.reason)
+			"Nodes are not armed for Expired or AgentAbsent until "+stamp(s.Until)+": "+s.Reason)
 	}
 }
 
@@ -148,10 +149,10 @@ func (g *Guard) forgetRemoved(now map[string]tally) {
 // endSuspension says that it is over, once. Nodes that were held back look again
 // by themselves.
 func (g *Guard) endSuspension(now time.Time) {
-	if g.term.suspend.until.IsZero() || g.term.suspend.holds(now) {
+	if g.term.suspend.Until.IsZero() || g.term.suspend.Holds(now) {
 		return
 	}
-	g.term.suspend = suspension{}
+	g.term.suspend = notice.Suspension{}
 	g.Metrics.suspended(false)
 	g.log().Info("Nodes are armed for Expired and AgentAbsent again")
 	g.tellOfFleet(corev1.EventTypeNormal, "ExpiryResumed", "Resume", "Nodes are armed for Expired and AgentAbsent again")
@@ -216,7 +217,7 @@ func (g *Guard) publish(ctx context.Context) error {
 		return nil
 	}
 	notices := map[string]string{gate.ModeAnnotation: string(g.configuration().Mode)}
-	if !g.term.suspend.until.IsZero() {
+	if !g.term.suspend.Until.IsZero() {
 		notices[gate.SuspendedAnnotation] = g.term.suspend.String()
 	}
 	for name, b := range g.term.breakers {
@@ -252,8 +253,8 @@ func (g *Guard) restrain(ctx context.Context, mode gate.Mode, steps []step) erro
 func (g *Guard) permit(ctx context.Context, mode gate.Mode, s *step) (time.Time, error) {
 	g.term.mu.Lock()
 	defer g.term.mu.Unlock()
-	if g.term.suspend.holds(s.in.now) {
-		return g.term.suspend.until, nil
+	if g.term.suspend.Holds(s.in.now) {
+		return g.term.suspend.Until, nil
 	}
 	if mode != gate.ModeEnforce {
 		return time.Time{}, nil

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/nodegate/nodegate/gate"
+	"github.com/nodegate/nodegate/internal/notice"
 )
 
 // book is a recorder that keeps what is told.
@@ -214,7 +215,7 @@ func TestGuard_SuspensionHoldsBack(t *testing.T) {
 	b.look(t)
 	b.expectTaints(t, gateTaint)
 	b.update(t, func(in *input) { in.node.Spec.Taints = nil })
-	b.term.suspend = suspension{until: now.Add(ttl + 20*time.Second), reason: "a test"}
+	b.term.suspend = notice.Suspension{Until: now.Add(ttl + 20*time.Second), Reason: "a test"}
 	if after := b.look(t); after != 20*time.Second {
 		t.Errorf("looks again after %s, want 20s", after)
 	}
@@ -229,7 +230,7 @@ func TestGuard_SuspensionHoldsBack(t *testing.T) {
 func TestGuard_SuspensionDoesNotFollowAClock(t *testing.T) {
 	b := newBench(t, newInput(), interceptor.Funcs{})
 	b.look(t)
-	b.term.suspend = suspension{until: now.Add(24 * time.Hour), reason: "a test"}
+	b.term.suspend = notice.Suspension{Until: now.Add(24 * time.Hour), Reason: "a test"}
 	b.clock.SetTime(now.Add(ttl))
 	if err := b.patrol(t.Context()); err != nil {
 		t.Fatal(err)

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/nodegate/nodegate/gate"
+	"github.com/nodegate/nodegate/internal/notice"
 )
 
 // newLeases returns the locks of two replicas, over one Lease that an API server
@@ -130,7 +131,7 @@ func TestGuard_Inherits(t *testing.T) {
 	first.mustHold(t)
 	tripped := &breaker{limit: 3}
 	takeMany(tripped, "a", 4, now)
-	held := suspension{until: now.Add(20 * time.Second), reason: "a test"}
+	held := notice.Suspension{Until: now.Add(20 * time.Second), Reason: "a test"}
 	if err := first.publish(t.Context(), map[string]string{
 		gate.BreakerPrefix + gate.DefaultName: tripped.String(), gate.BreakerPrefix + "removed": tripped.String(), gate.SuspendedAnnotation: held.String(),
 	}); err != nil {

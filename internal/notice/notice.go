@@ -84,16 +84,17 @@ type Suspension struct {
 	Reason string
 }
 
-// MaxSuspension is the longest there can be: until every agent has had the time to
-// write, of which one with the longest ttl writes after a third of it, and up to a
-// tenth of that later.
-const MaxSuspension = gate.MaxTTL/3 + gate.MaxTTL/30
+// LongestInterval is the longest that an agent may let pass from a heartbeat with
+// this ttl to the next: a third of it, and up to a tenth more by which agents spread
+// their heartbeats.
+func LongestInterval(ttl time.Duration) time.Duration { return ttl/3 + ttl/30 }
 
-// Holds reports whether it is in force. One that would last longer than any can was
-// not begun by this clock, but by one that was ahead, or by hand.
+// Holds reports whether it is in force. It lasts until every agent has had the time
+// to write: one that would last longer than any can was not begun by this clock, but
+// by one that was ahead, or by hand.
 func (s Suspension) Holds(now time.Time) bool {
 	left := s.Until.Sub(now)
-	return left > 0 && left <= MaxSuspension
+	return left > 0 && left <= LongestInterval(gate.MaxTTL)
 }
 
 // String is what the Lease says.
