@@ -13,17 +13,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
-	"k8s.io/client-go/rest"
-	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/config"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/nodegate/nodegate/gate"
 	"github.com/nodegate/nodegate/guard"
-	"github.com/nodegate/nodegate/internal/apiclock"
 	"github.com/nodegate/nodegate/internal/cli"
 	"github.com/nodegate/nodegate/internal/configfile"
 	"github.com/nodegate/nodegate/test/cluster"
+	"github.com/nodegate/nodegate/test/guardmanager"
 )
 
 // configText is the configuration that is installed, as a person wrote it.
@@ -40,13 +36,12 @@ gates: # one for now
 // there is one, reads the same file.
 func (e *environment) install(t *testing.T) *guard.Metrics {
 	t.Helper()
-	for _, namespace := range []string{gate.Namespace} {
-		_, err := e.admin.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: gate.Namespace}}
+	_, err := e.admin.CoreV1().Namespaces().Create(t.Context(), namespace, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
 	}
-	_, err := e.admin.CoreV1().ConfigMaps(gate.Namespace).Create(t.Context(), &corev1.ConfigMap{
+	_, err = e.admin.CoreV1().ConfigMaps(gate.Namespace).Create(t.Context(), &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: gate.ConfigMapName, Annotations: map[string]string{gate.InstalledAtAnnotation: "2026-01-01T00:00:00Z"}},
 		Data:       map[string]string{gate.ConfigMapKey: configText, "other": "of somebody else"},
 	}, metav1.CreateOptions{})
@@ -68,38 +63,8 @@ func (e *environment) install(t *testing.T) *guard.Metrics {
 	inBackground(t, func(ctx context.Context) error { return e.mount(ctx, t, path) })
 	inBackground(t, file.Start)
 	e.configuration = file.Current
-	return e.guard(t, changed)
-}
-
-// guard runs one until the test ends.
-func (e *environment) guard(t *testing.T, changed <-chan struct{}) *guard.Metrics {
-	t.Helper()
-	clock := apiclock.New()
-	reach := rest.CopyConfig(e.cluster.Admin)
-	reach.Wrap(clock.Wrap)
-	lease, err := guard.NewLease(reach, gate.Namespace, gate.ControllerLease, clock)
+	mgr, metrics, err := guardmanager.New(e.cluster.Admin, e.configuration, changed, time.Now().Add(-time.Hour))
 	if err != nil {
-		t.Fatal(err)
-	}
-	mgr, err := ctrl.NewManager(reach, ctrl.Options{
-		Cache:                               guard.CacheOptions(e.cfg),
-		Metrics:                             metricsserver.Options{BindAddress: "0"},
-		Controller:                          config.Controller{SkipNameValidation: new(true)},
-		LeaderElection:                      true,
-		LeaderElectionResourceLockInterface: lease,
-		LeaderElectionReleaseOnCancel:       true,
-		// A busy machine must not end the term.
-		LeaseDuration: new(time.Minute), RenewDeadline: new(50 * time.Second), RetryPeriod: new(guard.RetryPeriod),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	metrics := guard.NewMetrics()
-	g := &guard.Guard{
-		Client: mgr.GetClient(), Log: slog.New(slog.DiscardHandler), Configuration: e.configuration, Changed: changed,
-		Clock: clock, InstalledAt: time.Now().Add(-time.Hour), Metrics: metrics, Lease: lease,
-	}
-	if err := g.SetupWithManager(mgr); err != nil {
 		t.Fatal(err)
 	}
 	inBackground(t, mgr.Start)

@@ -3,7 +3,6 @@ package lifecycle
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -29,14 +28,11 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/config"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/nodegate/nodegate/agent"
 	"github.com/nodegate/nodegate/gate"
-	"github.com/nodegate/nodegate/guard"
-	"github.com/nodegate/nodegate/internal/apiclock"
 	"github.com/nodegate/nodegate/test/cluster"
+	"github.com/nodegate/nodegate/test/guardmanager"
 )
 
 const (
@@ -382,27 +378,9 @@ func (f *fleet) startGuard(ctx context.Context) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	clock := apiclock.New()
-	reach := rest.CopyConfig(f.cluster.Admin)
-	reach.Wrap(clock.Wrap)
-	lease, err := guard.NewLease(reach, gate.Namespace, gate.ControllerLease, clock)
-	if err != nil {
-		return nil, err
-	}
-	mgr, err := ctrl.NewManager(reach, ctrl.Options{
-		Cache: guard.CacheOptions(cfg), Metrics: metricsserver.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: new(true)},
-		LeaderElection: true, LeaderElectionResourceLockInterface: lease, LeaderElectionReleaseOnCancel: true,
-		LeaseDuration: new(time.Minute), RenewDeadline: new(50 * time.Second), RetryPeriod: new(guard.RetryPeriod), // a busy machine must not end the term
-	})
-	if err != nil {
-		return nil, err
-	}
 	changed := make(chan struct{}, 1)
-	g := &guard.Guard{
-		Client: mgr.GetClient(), Log: slog.New(slog.DiscardHandler), Configuration: current.Load, Changed: changed,
-		Clock: clock, InstalledAt: installedAt, Metrics: guard.NewMetrics(), Lease: lease,
-	}
-	if err := g.SetupWithManager(mgr); err != nil {
+	mgr, _, err := guardmanager.New(f.cluster.Admin, current.Load, changed, installedAt)
+	if err != nil {
 		return nil, err
 	}
 	stopGuard := f.inBackground(mgr.Start)
