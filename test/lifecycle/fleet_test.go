@@ -208,7 +208,7 @@ func (f *fleet) saw(seen *corev1.Node) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	open := !slices.ContainsFunc(seen.Spec.Taints, func(t corev1.Taint) bool { return t.Key == gate.DefaultTaintKey })
+	open := !gate.DefaultGate().Armed(seen)
 	if n.open && !open {
 		n.flaps++
 	}
