@@ -30,8 +30,13 @@ func NewWire(config *rest.Config) (*Wire, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the API server's address: %w", err)
 	}
-	w := &Wire{backend: address.Host, front: "127.0.0.1:0", open: map[net.Conn]bool{}}
-	return w, w.Mend()
+	listener, err := listen("127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	w := &Wire{backend: address.Host, front: listener.Addr().String(), open: map[net.Conn]bool{}}
+	w.accept(listener)
+	return w, nil
 }
 
 // Config is an identity's configuration, by this wire.
@@ -49,12 +54,26 @@ func (w *Wire) Received() int64 { return w.got.Load() }
 
 // Mend lets connections through.
 func (w *Wire) Mend() error {
-	listener, err := net.Listen("tcp", w.front)
+	listener, err := listen(w.front)
 	if err != nil {
-		return fmt.Errorf("listening in front of the API server: %w", err)
+		return err
 	}
+	w.accept(listener)
+	return nil
+}
+
+func listen(address string) (net.Listener, error) {
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("listening in front of the API server: %w", err)
+	}
+	return listener, nil
+}
+
+// accept forwards what comes in, until the listener is closed.
+func (w *Wire) accept(listener net.Listener) {
 	w.mu.Lock()
-	w.listener, w.front = listener, listener.Addr().String()
+	w.listener = listener
 	w.mu.Unlock()
 	go func() {
 		for {
@@ -65,7 +84,6 @@ func (w *Wire) Mend() error {
 			go w.forward(connection)
 		}
 	}()
-	return nil
 }
 
 // Cut ends all connections and refuses new ones.
@@ -88,9 +106,15 @@ func (w *Wire) forward(client net.Conn) {
 		_ = client.Close()
 		return
 	}
-	go func() { _, _ = io.Copy(server, io.TeeReader(client, (*counter)(&w.sent))); _ = server.Close() }()
+	var group sync.WaitGroup
+	group.Go(func() { _, _ = io.Copy(server, io.TeeReader(client, (*counter)(&w.sent))); _ = server.Close() })
 	_, _ = io.Copy(client, io.TeeReader(server, (*counter)(&w.got)))
 	_ = client.Close()
+	group.Wait()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.open, client)
+	delete(w.open, server)
 }
 
 // counter counts the bytes that are written to it.
