@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/nodegate/nodegate/gate"
+	"github.com/nodegate/nodegate/internal/placement"
 	"github.com/nodegate/nodegate/test/cluster"
 	"github.com/nodegate/nodegate/test/world"
 )
@@ -125,7 +126,7 @@ func (o *ciliumOperator) mark(ctx context.Context) {
 		return
 	}
 	armed := o.world.Gate.Armed(node)
-	switch ready := podReady(&pods.Items[0]); {
+	switch ready := placement.Ready(&pods.Items[0]); {
 	case ready && armed:
 		if _, err := replaceTaints(ctx, o.world, node, o.world.Gate.WithoutTaint); err == nil {
 			o.removals.Add(1)
@@ -133,10 +134,4 @@ func (o *ciliumOperator) mark(ctx context.Context) {
 	case !ready && !armed:
 		_, _ = replaceTaints(ctx, o.world, node, o.world.Gate.WithTaint)
 	}
-}
-
-func podReady(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-	})
 }

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/nodegate/nodegate/gate"
+	"github.com/nodegate/nodegate/internal/placement"
 	"github.com/nodegate/nodegate/test/cluster"
 	"github.com/nodegate/nodegate/test/kubelet"
 )
@@ -216,9 +217,7 @@ func (n *Node) AwaitAgentReady(ctx context.Context) error {
 		if err != nil {
 			return false, err
 		}
-		return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-			return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-		}), nil
+		return placement.Ready(pod), nil
 	})
 	if err != nil {
 		return fmt.Errorf("waiting for the agent's pod on node %q to be Ready: %w", n.Name, err)

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nodegate/nodegate/gate"
+	"github.com/nodegate/nodegate/internal/placement"
 )
 
 // RestartPod deletes the pod of an app on a node, whose owner makes another.
@@ -41,21 +42,12 @@ func (l *Lab) AwaitPod(ctx context.Context, namespace, labels, node string) erro
 			return false, err
 		}
 		for i := range list.Items {
-			if p := &list.Items[i]; p.DeletionTimestamp != nil || !podReady(p) {
+			if p := &list.Items[i]; p.DeletionTimestamp != nil || !placement.Ready(p) {
 				return false, nil
 			}
 		}
 		return len(list.Items) > 0, nil
 	})
-}
-
-func podReady(pod *corev1.Pod) bool {
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
 }
 
 // Patch changes a part of the spec of nodegate's daemonset or deployment.
@@ -117,7 +109,7 @@ func (l *Lab) awaitGuard(ctx context.Context) error {
 			return false, err
 		}
 		return slices.ContainsFunc(pods.Items, func(p corev1.Pod) bool {
-			return p.DeletionTimestamp == nil && podReady(&p) && strings.HasPrefix(*lease.Spec.HolderIdentity, p.Name)
+			return p.DeletionTimestamp == nil && placement.Ready(&p) && strings.HasPrefix(*lease.Spec.HolderIdentity, p.Name)
 		}), nil
 	})
 }

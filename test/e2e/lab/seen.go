@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/nodegate/nodegate/gate"
+	"github.com/nodegate/nodegate/test/world"
 )
 
 // NodeSeen is a state of a Node, as a watch showed it.
@@ -83,7 +84,7 @@ func (s *Seen) node(object any) {
 	}
 	state := NodeSeen{
 		At: time.Now(), UID: node.UID, BootID: node.Status.NodeInfo.BootID,
-		Ready: isReady(node), Armed: s.gate.Armed(node),
+		Ready: world.Ready(node), Armed: s.gate.Armed(node),
 	}
 	if heartbeat, err := gate.ParseHeartbeat(node.Annotations[s.gate.HeartbeatAnnotation()]); err == nil {
 		state.Reported, state.Serves = heartbeat.BootID, heartbeat.Ready
@@ -98,12 +99,6 @@ func (s *Seen) node(object any) {
 		}
 	}
 	s.nodes[node.Name] = append(s.nodes[node.Name], state)
-}
-
-func isReady(node *corev1.Node) bool {
-	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
-	})
 }
 
 func (s *Seen) pod(object any, deleted bool) {

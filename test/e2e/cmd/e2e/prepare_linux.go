@@ -10,10 +10,10 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/nodegate/nodegate/test/e2e/lab"
+	"github.com/nodegate/nodegate/test/world"
 )
 
 // controlPlane returns the folder with Kubernetes, built by its own command, which
@@ -105,13 +105,10 @@ func during(what string, do func() error) error {
 	return nil
 }
 
-// command is one that ends, with all that it started, when the context does.
+// command is [world.Command] in a folder.
 func command(ctx context.Context, dir, name string, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, name, args...)
+	cmd := world.Command(ctx, name, args...)
 	cmd.Dir = dir
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
-	cmd.WaitDelay = 10 * time.Second
 	return cmd
 }
 
