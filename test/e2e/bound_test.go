@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nodegate/nodegate/gate"
+	"github.com/nodegate/nodegate/test/e2e/record"
 )
 
 // boundPods are on the node when it reboots. No taint keeps a kubelet from starting
@@ -64,15 +65,15 @@ func (s *stage) rebootUnderPods() (harmed int, waited []time.Duration) {
 	s.Helper()
 	s.calm()
 	// A network that writes its list anew takes whatever holds pods out of it.
-	s.hold(keepList)
-	defer s.release(keepList)
+	s.hold(record.KeepList)
+	defer s.release(record.KeepList)
 	began := time.Now()
 	for range boundPods {
 		_, err := s.Workload(s.ctx, "bound", s.m.Name)
 		s.must(err)
 	}
 	s.awaitStarts(began, boundPods)
-	s.hold(holdMesh)
+	s.hold(record.HoldMesh)
 	s.powerOff()
 	booted := time.Now()
 	s.powerOn()
@@ -83,7 +84,7 @@ func (s *stage) rebootUnderPods() (harmed int, waited []time.Duration) {
 	} else {
 		s.awaitStarts(booted, boundPods)
 	}
-	s.release(holdMesh)
+	s.release(record.HoldMesh)
 	s.awaitStarts(booted, boundPods)
 	if s.gated {
 		s.awaitOpen()

@@ -11,6 +11,7 @@ import (
 	"github.com/nodegate/nodegate/gate"
 	"github.com/nodegate/nodegate/test/e2e/lab"
 	"github.com/nodegate/nodegate/test/e2e/machine"
+	"github.com/nodegate/nodegate/test/e2e/record"
 )
 
 // scenario is a trouble that a machine has. New workloads are bound to it all the
@@ -106,7 +107,7 @@ func (s *stage) playOne(scene scenario) {
 
 // fastReboot: the node is back before the control plane has noticed anything.
 func fastReboot(s *stage) {
-	s.hold(holdMesh)
+	s.hold(record.HoldMesh)
 	s.powerOff()
 	s.powerOn()
 	s.awaitUp()
@@ -116,7 +117,7 @@ func fastReboot(s *stage) {
 // slowReboot: the control plane takes the node for unreachable meanwhile, and lifts
 // that taint when it is back.
 func slowReboot(s *stage) {
-	s.hold(holdMesh)
+	s.hold(record.HoldMesh)
 	s.powerOff()
 	s.awaitGone()
 	s.powerOn()
@@ -129,7 +130,7 @@ func firstBoot(s *stage) {
 	s.powerOff()
 	s.must(s.DeleteNode(s.ctx, s.m.Name))
 	s.must(s.m.Wipe())
-	s.hold(holdMesh)
+	s.hold(record.HoldMesh)
 	s.powerOn()
 	s.awaitUp()
 	s.meshComesLate()
@@ -137,7 +138,7 @@ func firstBoot(s *stage) {
 
 // nodeDeleted: as some who repair nodes do.
 func nodeDeleted(s *stage) {
-	s.hold(holdMesh)
+	s.hold(record.HoldMesh)
 	s.powerOff()
 	s.must(s.DeleteNode(s.ctx, s.m.Name))
 	s.powerOn()
@@ -148,7 +149,7 @@ func nodeDeleted(s *stage) {
 // rebootLateNetwork: the list of the last boot is loaded, with the plugin, until the
 // network writes it anew.
 func rebootLateNetwork(s *stage) {
-	s.hold(holdBase)
+	s.hold(record.HoldBase)
 	s.powerOff()
 	s.powerOn()
 	s.awaitUp()
@@ -156,7 +157,7 @@ func rebootLateNetwork(s *stage) {
 	if s.gated {
 		s.awaitOpen()
 	}
-	s.release(holdBase)
+	s.release(record.HoldBase)
 	s.must(s.AwaitPod(s.ctx, "network", "app=base", s.m.Name))
 	s.harm()
 }
@@ -197,7 +198,7 @@ func agentHung(s *stage) {
 	s.killMesh()
 	s.harm()
 	stop()
-	s.release(holdMesh)
+	s.release(record.HoldMesh)
 }
 
 func agentEvicted(s *stage) {
@@ -229,7 +230,7 @@ func apiServerRestarted(s *stage) {
 // noController: the write that says that the node is back must arm.
 func noController(s *stage) {
 	s.scaleController(0)
-	s.hold(holdMesh)
+	s.hold(record.HoldMesh)
 	s.powerOff()
 	s.awaitGone()
 	s.powerOn()
@@ -241,7 +242,7 @@ func noController(s *stage) {
 // noAgents: nobody opens, and what a reboot closes stays closed.
 func noAgents(s *stage) {
 	undo := s.removeAgents()
-	s.hold(holdMesh)
+	s.hold(record.HoldMesh)
 	s.powerOff()
 	s.powerOn()
 	s.awaitUp()

@@ -120,15 +120,15 @@ func randomFlavour(r *rand.Rand) flavour {
 func (s *stage) rebootAs(f flavour) {
 	s.Helper()
 	if f.rewrites {
-		s.release(keepList)
+		s.release(record.KeepList)
 	} else {
-		s.hold(keepList)
+		s.hold(record.KeepList)
 	}
 	if f.network > 0 {
-		s.hold(holdBase)
+		s.hold(record.HoldBase)
 	}
 	if f.mesh > 0 {
-		s.hold(holdMesh)
+		s.hold(record.HoldMesh)
 	}
 	s.powerOff()
 	if f.slow {
@@ -142,7 +142,7 @@ func (s *stage) rebootAs(f flavour) {
 	}
 	s.awaitUp()
 	var group sync.WaitGroup
-	for file, late := range map[string]time.Duration{holdBase: f.network, holdMesh: f.mesh} {
+	for file, late := range map[string]time.Duration{record.HoldBase: f.network, record.HoldMesh: f.mesh} {
 		group.Go(func() {
 			<-time.After(late)
 			s.release(file)

@@ -22,14 +22,6 @@ import (
 	"github.com/nodegate/nodegate/test/e2e/record"
 )
 
-// The files by which mesh and network are told to wait, and the network to leave its
-// list alone when it starts.
-const (
-	holdMesh = "/etc/mesh/hold"
-	holdBase = "/etc/machine/hold-base"
-	keepList = "/etc/machine/keep-list"
-)
-
 // stage is a machine on which a scenario plays, with or without nodegate.
 type stage struct {
 	*testing.T
@@ -133,12 +125,12 @@ func (s *stage) run(name string) lab.Started {
 // workload has its mesh. Without nodegate somebody has to see to that.
 func (s *stage) calm() {
 	s.Helper()
-	s.release(holdMesh)
-	s.release(holdBase)
+	s.release(record.HoldMesh)
+	s.release(record.HoldBase)
 	s.awaitUp()
 	s.must(s.AwaitPod(s.ctx, "network", "app=base", s.m.Name))
 	if s.gated {
-		s.must(s.AwaitPod(s.ctx, gate.Namespace, gate.AgentLabel+"="+gate.AgentLabelValue, s.m.Name))
+		s.must(s.AwaitPod(s.ctx, gate.Namespace, lab.Agents, s.m.Name))
 		s.awaitOpen()
 	} else {
 		s.must(s.RestartPod(s.ctx, "network", "app=mesh", s.m.Name))
@@ -296,13 +288,13 @@ func (s *stage) meshComesLate() {
 	s.Helper()
 	s.awaitClosed()
 	s.harm()
-	s.release(holdMesh)
+	s.release(record.HoldMesh)
 }
 
 // killMesh ends the mesh, which does not serve until it is released.
 func (s *stage) killMesh() {
 	s.Helper()
-	s.hold(holdMesh)
+	s.hold(record.HoldMesh)
 	count, err := s.m.Signal(syscall.SIGKILL, "standin", "mesh")
 	s.must(err)
 	if count == 0 {

@@ -113,18 +113,18 @@ func (l *Lab) DeleteAgents(ctx context.Context) error {
 		return err
 	}
 	return l.Await(ctx, "the agents to be gone", func(ctx context.Context) (bool, error) {
-		list, err := l.Client.CoreV1().Pods(gate.Namespace).List(ctx, metav1.ListOptions{LabelSelector: agents})
+		list, err := l.Client.CoreV1().Pods(gate.Namespace).List(ctx, metav1.ListOptions{LabelSelector: Agents})
 		return err == nil && len(list.Items) == 0, err
 	})
 }
 
-// agents selects the agents' pods.
-const agents = gate.AgentLabel + "=" + gate.AgentLabelValue
+// Agents selects the agents' pods.
+const Agents = gate.AgentLabel + "=" + gate.AgentLabelValue
 
 // EvictAgent evicts the agent of a node, if it has one.
 func (l *Lab) EvictAgent(ctx context.Context, node string) error {
 	pods := l.Client.CoreV1().Pods(gate.Namespace)
-	list, err := pods.List(ctx, metav1.ListOptions{LabelSelector: agents, FieldSelector: "spec.nodeName=" + node})
+	list, err := pods.List(ctx, metav1.ListOptions{LabelSelector: Agents, FieldSelector: "spec.nodeName=" + node})
 	if err != nil {
 		return err
 	}

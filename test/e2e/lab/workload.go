@@ -5,6 +5,7 @@ package lab
 import (
 	"context"
 	"fmt"
+	"path"
 	"sync"
 	"time"
 
@@ -21,8 +22,8 @@ const Namespace = "default"
 
 // Workload creates a pod of an ordinary user for a node, which the scheduler binds.
 func (l *Lab) Workload(ctx context.Context, name, node string) (*corev1.Pod, error) {
-	env := func(name, path string) corev1.EnvVar {
-		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}}
+	env := func(name, field string) corev1.EnvVar {
+		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: field}}}
 	}
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: name + "-"},
@@ -34,10 +35,10 @@ func (l *Lab) Workload(ctx context.Context, name, node string) (*corev1.Pod, err
 				Name: "work", Image: "standin:" + l.Kit.Revision, Args: []string{"work"},
 				Env:             []corev1.EnvVar{env("POD_NAMESPACE", "metadata.namespace"), env("POD_NAME", "metadata.name"), env("POD_UID", "metadata.uid")},
 				SecurityContext: &corev1.SecurityContext{RunAsUser: new(int64(0))},
-				VolumeMounts:    []corev1.VolumeMount{{Name: "record", MountPath: "/var/lib/workload"}},
+				VolumeMounts:    []corev1.VolumeMount{{Name: "record", MountPath: path.Dir(record.StartsFile)}},
 			}},
 			Volumes: []corev1.Volume{{Name: "record", VolumeSource: corev1.VolumeSource{
-				HostPath: &corev1.HostPathVolumeSource{Path: "/var/lib/workload", Type: new(corev1.HostPathDirectoryOrCreate)},
+				HostPath: &corev1.HostPathVolumeSource{Path: path.Dir(record.StartsFile), Type: new(corev1.HostPathDirectoryOrCreate)},
 			}}},
 		},
 	}

@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/nodegate/nodegate/test/e2e/record"
 )
 
 // The machine's own files.
@@ -23,8 +25,6 @@ const (
 	// these have a /proc of their own, in which it is the kernel's.
 	bootIDFile = "/run/machine/boot_id"
 	bootIDHook = "/etc/machine/show-boot-id"
-	// SubnetFile says what addresses pods have.
-	SubnetFile = "/etc/machine/pod-subnet"
 
 	netDir = "/etc/cni/net.d"
 	binDir = "/opt/cni/bin"
@@ -94,7 +94,7 @@ func (m *Machine) makeDisk() error {
 		kubeconfigFile:     m.Kubeconfig,
 		kubeletFile:        kubeletConfig,
 		containerdFile:     strings.ReplaceAll(containerdConfig, "SANDBOX", m.SandboxImage),
-		SubnetFile:         PodSubnet(m.Number) + "\n",
+		record.SubnetFile:  PodSubnet(m.Number) + "\n",
 		bootIDHook:         bootIDScript,
 	} {
 		if err := m.WriteFile(name, content); err != nil {

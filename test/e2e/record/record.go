@@ -1,8 +1,9 @@
 //go:build unix
 
-// Package record is what plugin and workloads of the end-to-end tests note on their
-// node: which pod's network the mesh took in, and in which network a workload
-// started. Together they say whether a pod runs without its mesh.
+// Package record is what the end-to-end tests and their stand-ins tell each other by
+// files of a node. Plugin and workloads note there which pod's network the mesh took
+// in, and in which network a workload started: together these say whether a pod runs
+// without its mesh. Mesh and network are told there what to do.
 package record
 
 import (
@@ -22,6 +23,19 @@ const (
 	AddsFile   = "/var/lib/mesh/adds"
 	StartsFile = "/var/lib/workload/starts"
 	ServesFile = "/var/lib/mesh/serves"
+)
+
+// The files by which the tests tell mesh and network what to do.
+const (
+	// HoldMesh has the mesh not serve for as long as it is there, as one that is slow
+	// or broken.
+	HoldMesh = "/etc/mesh/hold"
+	// HoldBase has the network wait with its list for as long as it is there.
+	HoldBase = "/etc/machine/hold-base"
+	// KeepList has the network leave a list alone that is there when it starts.
+	KeepList = "/etc/machine/keep-list"
+	// SubnetFile says what addresses the node's pods have.
+	SubnetFile = "/etc/machine/pod-subnet"
 )
 
 // Add is a call of the mesh's plugin.

@@ -8,29 +8,24 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/nodegate/nodegate/test/e2e/record"
 )
 
-// The base network's directory of the node, and its list.
-const (
-	baseList   = "/etc/cni/net.d/10-base.conflist"
-	subnetFile = "/etc/machine/pod-subnet"
-	// baseHoldFile has the network wait with its list for as long as it is there.
-	baseHoldFile = "/etc/machine/hold-base"
-	// baseKeepFile has it leave a list alone that is there.
-	baseKeepFile = "/etc/machine/keep-list"
-)
+// baseList is the base network's list.
+const baseList = "/etc/cni/net.d/10-base.conflist"
 
 // runBase writes the network's list, as the agents of networks do when they start:
 // anew, whatever was in it.
 func runBase() error {
-	for exists(baseHoldFile) {
+	for exists(record.HoldBase) {
 		<-time.After(poll)
 	}
-	if exists(baseKeepFile) && exists(baseList) {
+	if exists(record.KeepList) && exists(baseList) {
 		pause()
 		return nil
 	}
-	subnet, err := os.ReadFile(subnetFile)
+	subnet, err := os.ReadFile(record.SubnetFile)
 	if err != nil {
 		return err
 	}

@@ -16,10 +16,7 @@ import (
 const (
 	// socketPath is what the mesh serves on.
 	socketPath = "/run/mesh/cni.sock"
-	// holdFile has the mesh not serve for as long as it is there, as one that is slow
-	// or broken.
-	holdFile = "/etc/mesh/hold"
-	// poll is how often the mesh looks for it.
+	// poll is how often mesh and network look whether they are to wait.
 	poll = 20 * time.Millisecond
 )
 
@@ -27,7 +24,7 @@ const (
 func runMesh() error {
 	var listener net.Listener
 	for {
-		switch held := exists(holdFile); {
+		switch held := exists(record.HoldMesh); {
 		case held && listener != nil:
 			_ = listener.Close() // which removes the socket
 			listener = nil
