@@ -126,7 +126,7 @@ func TestStatus_Findings(t *testing.T) {
 		"a guard in another mode": {note(gate.ModeAnnotation, "paused"), []FindingKind{ModesDiffer}, "the guard is in mode paused, the configuration says enforce"},
 		"suspended":               {note(gate.SuspendedAnnotation, notice.Suspension{Until: now.Add(time.Minute), Reason: "an outage"}.String()), []FindingKind{SilenceSuspended}, "an outage"},
 		"suspended until now":     {note(gate.SuspendedAnnotation, notice.Suspension{Until: now, Reason: "an outage"}.String()), nil, ""},
-		"suspended for too long":  {note(gate.SuspendedAnnotation, notice.Suspension{Until: now.Add(notice.MaxSuspension + time.Second), Reason: "an outage"}.String()), nil, ""},
+		"suspended for too long":  {note(gate.SuspendedAnnotation, notice.Suspension{Until: now.Add(notice.LongestInterval(gate.MaxTTL) + time.Second), Reason: "an outage"}.String()), nil, ""},
 		"a breaker that counts":   {note(gate.BreakerPrefix+gate.DefaultName, notice.Breaker{Armed: 1, Limit: 3}.String()), nil, ""},
 		"a breaker that tripped":  {note(gate.BreakerPrefix+gate.DefaultName, notice.Breaker{Armed: 3, Limit: 3, Tripped: true}.String()), []FindingKind{BreakerTripped}, "3 Nodes were armed"},
 		"admission in another mode": {func(t *testing.T, in *Input) {
