@@ -45,6 +45,9 @@ serves. This needs the verb bypass on gates.nodegate.io, by the gate's name. Wit
 the right to write Nodes is enough. Both read the ConfigMap
 nodegate-system/nodegate-config, and need the right to get it.
 
+A node whose agent has never written a heartbeat is in the gate's care from its first
+bypass on: when that ends, by its time or by --clear, the gate is closed there too.
+
 Where several gates govern the node, say which by --gate; --clear without it ends
 all bypasses of the node.`,
 		Example: `  kubectl nodegate bypass node-1 --for 1h --reason "the agent's image cannot be pulled"

@@ -54,6 +54,7 @@ func TestCommands_SayWhatToDo(t *testing.T) {
 	e.expect(t, codeFailed, "set the mode there by hand", "pause")
 	e.setConfig(t, twoGates)
 	e.expect(t, codeFailed, "neither a binding of a mutation policy nor a webhook", "pause")
+	e.node(t, "old", map[string]string{"pool": "blue"})
 	e.installAdmission(t)
 	t.Run("mode", e.modes)
 	t.Run("bypass", e.bypasses)
@@ -140,7 +141,22 @@ func (e *environment) leaveLease(t *testing.T, mode gate.Mode) {
 	}
 }
 
+// awaitBorn waits until Nodes with the labels are born with a taint, or without any:
+// what judges a change of one is in that mode by then, too.
+func (e *environment) awaitBorn(t *testing.T, armed bool, labels map[string]string) {
+	t.Helper()
+	err := cluster.Await(t.Context(), func(ctx context.Context) (bool, error) {
+		probe := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "born", Labels: labels}}
+		node, err := e.admin.CoreV1().Nodes().Create(ctx, probe, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err == nil && (len(node.Spec.Taints) > 0) == armed, err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func (e *environment) bypasses(t *testing.T) {
+	e.awaitBorn(t, true, map[string]string{"pool": "blue"})
 	bypass := func(args ...string) []string { return append([]string{"bypass"}, args...) }
 	set := []string{"--for=1h", "--reason=test"}
 	e.expect(t, codeFailed, `nodes "unknown" not found`, bypass(append(set, "unknown")...)...)
@@ -153,6 +169,10 @@ func (e *environment) bypasses(t *testing.T) {
 	e.expect(t, codeDone, "bypass of gate mesh is over", bypass("linux", "--clear", "--gate=mesh")...)
 	e.expect(t, codeDone, "bypass of gate disk is over", bypass("linux", "--clear")...)
 	e.expect(t, codeDone, "has no bypass", bypass("linux", "--clear")...)
+	// As the help says: a bypass puts a node into the gate's care that was not.
+	e.expect(t, codeDone, "has no bypass", bypass("old", "--clear")...)
+	e.expect(t, codeDone, "gate blue is bypassed", bypass(append(set, "old")...)...)
+	e.expect(t, codeDone, "the bypass of gate blue is over, the gate is closed", bypass("old", "--clear")...)
 	e.grant(t, "editor",
 		rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"get"}},
 		rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "update"}})

@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nodegate/nodegate/gate"
+	"github.com/nodegate/nodegate/manifests"
 )
 
 func newConfigCommand(o *options) *cobra.Command {
@@ -19,38 +20,53 @@ func newConfigCommand(o *options) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(command *cobra.Command, _ []string) error { return command.Help() },
 	}
-	command.AddCommand(&cobra.Command{
+	command.AddCommand(newValidateCommand(o))
+	return command
+}
+
+func newValidateCommand(o *options) *cobra.Command {
+	w := &wanted{}
+	command := &cobra.Command{
 		Use:   "validate [FILE | -]",
 		Short: "Say whether a configuration is valid, and what is wrong with it",
 		Long: `Say whether a configuration is valid, and what is wrong with it: in a file, on stdin
-(-), or the one that is installed in the cluster, in the ConfigMap
-nodegate-system/nodegate-config. Of a file no cluster is asked.
+(-), a ready one (--profile), or the one that is installed in the cluster, in the
+ConfigMap nodegate-system/nodegate-config. Of the others no cluster is asked.
 
 Exit codes: 0 it is valid, 1 it is not, or could not be read.`,
 		Example: `  kubectl nodegate config validate config.yaml
   kubectl nodegate config validate`,
 		Args: cobra.MaximumNArgs(1),
-		RunE: func(command *cobra.Command, args []string) error { return o.validateConfig(command.Context(), args) },
-	})
+		RunE: func(command *cobra.Command, args []string) error {
+			return o.validateConfig(command.Context(), args, w.profile)
+		},
+	}
+	w.addProfile(command)
 	return command
 }
 
-func (o *options) validateConfig(ctx context.Context, args []string) error {
-	name, text, err := o.textOf(ctx, args)
+func (o *options) validateConfig(ctx context.Context, args []string, profile string) error {
+	name, text, err := o.textOf(ctx, args, profile)
 	if err != nil {
 		return err
 	}
 	cfg, err := gate.ParseConfiguration(text)
 	if err != nil {
-		return fmt.Errorf("%s is not valid:\n%s", name, faults(err))
+		return fmt.Errorf("%s is not valid:\n%s", name, bullets(err))
 	}
 	o.didf("%s is valid: mode %s, gates %s", name, cfg.Mode, strings.Join(names(cfg), ", "))
 	return nil
 }
 
 // textOf reads a configuration, and says where it is from.
-func (o *options) textOf(ctx context.Context, args []string) (name string, text []byte, err error) {
-	if len(args) == 0 {
+func (o *options) textOf(ctx context.Context, args []string, profile string) (name string, text []byte, err error) {
+	switch {
+	case len(args) > 0 && profile != "":
+		return "", nil, errTwoConfigurations
+	case profile != "":
+		ready, err := manifests.Profile(profile)
+		return "profile " + profile, []byte(ready), err
+	case len(args) == 0:
 		c, err := o.connect()
 		if err != nil {
 			return "", nil, err
@@ -70,8 +86,8 @@ func (o *options) textOf(ctx context.Context, args []string) (name string, text 
 	return name, text, err
 }
 
-// faults are those of a configuration, a line for each.
-func faults(err error) string {
+// bullets are the faults that an error joins, a line for each.
+func bullets(err error) string {
 	all := []error{err}
 	if joined, ok := errors.AsType[interface {
 		error

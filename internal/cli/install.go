@@ -55,7 +55,8 @@ func newInstallCommands(o *options) []*cobra.Command {
 A cluster that has Nodes already begins in mode observe, in which no Node is changed,
 unless --mode says otherwise.` + howInstalled,
 			"  kubectl nodegate install --config gates.yaml --image-registry registry.example.com/nodegate --image-tag v0.1.0\n" +
-				"  kubectl nodegate install --config gates.yaml --dry-run=server",
+				"  kubectl nodegate install --config gates.yaml --dry-run=server\n" +
+				"  kubectl nodegate install --profile cilium --image-registry registry.example.com/nodegate --image-tag v0.1.0",
 		},
 		{
 			"upgrade", "Bring an installation to this version, with its configuration and mode",
@@ -76,8 +77,8 @@ for its heartbeat outlasts the roll.` + howInstalled,
 				return i.run(command.Context())
 			},
 		}
+		i.addFlags(command, " (default: what is installed)", " (default: what is installed, or by the cluster)", " (default: what is installed)")
 		flags := command.Flags()
-		i.addFlags(flags, " (default: what is installed)", " (default: what is installed, or by the cluster)", " (default: what is installed)")
 		flags.StringVar(&i.mode, "mode", "", "enforce, observe or paused (default: what is installed, or observe where there are Nodes)")
 		flags.StringVar(&i.dryRun, "dry-run", "none", `"server" has the API server try it, prints what would change, and changes nothing; or "none"`)
 		flags.BoolVar(&i.force, "force-conflicts", false, "take over fields that others have set otherwise")
@@ -172,7 +173,7 @@ func (o *installOptions) try(ctx context.Context, c *connection, objects []*unst
 		tried = append(tried, one)
 	}
 	if len(faults) > 0 {
-		return nil, fmt.Errorf("nothing was changed: %w", errors.Join(faults...))
+		return nil, fmt.Errorf("nothing was changed:\n%s", bullets(errors.Join(faults...)))
 	}
 	return tried, nil
 }

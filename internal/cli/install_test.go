@@ -71,13 +71,18 @@ func TestInstall(t *testing.T) {
 	e.expect(t, codeFailed, `set it there by hand`, "install", "--mode=paused", "--config="+writeFile(t, head+"mode: !!str enforce\n"))
 
 	elsewhere := head + "gates: [{name: a, taint: {key: a/b}, checks: [{pod: {namespace: mesh, selector: {matchLabels: {a: b}}}}]}]\n"
-	e.expect(t, codeFailed, "nothing was changed: namespace mesh does not exist", "install", "--config="+writeFile(t, elsewhere))
+	e.expect(t, codeFailed, "nothing was changed:\n- namespace mesh does not exist", "install", "--config="+writeFile(t, elsewhere))
 
 	out, _, code := e.run(t, "install", "--config="+file, "--dry-run=server")
 	if code != codeDone || strings.Count(out, "created (") != len(e.objects(t, checkedGate)) {
 		t.Errorf("a dry run: exit code %d\n%s", code, out)
 	}
 	e.expectNothing(t)
+	both := strings.Replace(elsewhere, "checks: [", "checks: [{name: q, pod: {namespace: disks, selector: {matchLabels: {a: b}}}}, ", 1)
+	out, errOut, code := e.run(t, "install", "--config="+writeFile(t, both))
+	if code != codeFailed || strings.Count(out+errOut, "\n- namespace ") != 2 {
+		t.Errorf("two faults have no line of their own: exit code %d\n%s%s", code, out, errOut)
+	}
 
 	e.node(t, "mac", map[string]string{corev1.LabelOSStable: "darwin"})
 	e.expect(t, codeDone, "They name no registry", "install", "--config="+file, "--dry-run=server")
@@ -209,7 +214,7 @@ func (e *environment) conflicts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e.expect(t, codeFailed, `nothing was changed: Deployment nodegate-system/nodegate-controller: set otherwise by others (.spec.replicas, conflict with "somebody"`, "upgrade", "--timeout=0")
+	e.expect(t, codeFailed, "nothing was changed:\n- Deployment nodegate-system/nodegate-controller: set otherwise by others (.spec.replicas, conflict with \"somebody\"", "upgrade", "--timeout=0")
 	e.expect(t, codeDone, "-  replicas: 3", "upgrade", "--dry-run=server", "--force-conflicts")
 	e.expect(t, codeDone, "Deployment nodegate-system/nodegate-controller configured", "upgrade", "--timeout=0", "--force-conflicts")
 }

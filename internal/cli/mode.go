@@ -41,7 +41,7 @@ is in it, which takes until the kubelet has brought its configuration up to date
 	}{
 		{gate.ModePaused, "pause", "Arm no Node and count nothing, until resumed", "Arm no Node and count nothing, until resumed. Nodes that are closed stay so until their agent opens them."},
 		{gate.ModeObserve, "observe", "Arm no Node, but count what would have been armed", "Arm no Node, but count what would have been armed, in the metric\nnodegate_guard_would_arm_total."},
-		{gate.ModeEnforce, "resume", "Enforce the gates (again)", "Enforce the gates (again). New Nodes are closed until their agent shows that it serves,\nothers are closed where it does not."},
+		{gate.ModeEnforce, "resume", "Enforce the gates (again)", "Enforce the gates (again). New Nodes are closed until their agent shows that it serves,\nand stay so where no agent runs; others are closed where it does not."},
 	} {
 		m := &modeOptions{options: o, command: c.use, mode: c.mode}
 		command := &cobra.Command{

@@ -179,7 +179,7 @@ type plan struct {
 func decide(s state, w wanted, mode gate.Mode, given string, now time.Time) (plan, error) {
 	text := cmp.Or(given, s.config)
 	if text == "" {
-		return plan{}, errors.New("there is no configuration in the cluster: name a file by --config; " +
+		return plan{}, errors.New("there is no configuration in the cluster: name a file by --config, or a ready one by --profile; " +
 			"`kubectl nodegate render --only config` shows an example")
 	}
 	p := plan{installedAt: cmp.Or(s.installedAt, now.UTC().Format(gate.TimeLayout))}

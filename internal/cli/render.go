@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -9,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/version"
 
@@ -20,16 +20,25 @@ import (
 // wanted is what a person says of an installation. What they do not say is empty.
 type wanted struct {
 	config   string
+	profile  string
 	mutation string
 	registry string
 	tag      string
 }
 
-func (w *wanted) addFlags(flags *pflag.FlagSet, config, mutation, image string) {
+func (w *wanted) addFlags(command *cobra.Command, config, mutation, image string) {
+	w.addProfile(command)
+	flags := command.Flags()
 	flags.StringVar(&w.config, "config", "", "configuration `file`, - for standard input"+config)
 	flags.StringVar(&w.mutation, "mutation", "", "what arms in admission, `policy`, webhook, or cert-manager for a webhook with its certificate"+mutation)
 	flags.StringVar(&w.registry, "image-registry", "", "registry and `path` of the images, such as registry.example.com/nodegate"+image)
 	flags.StringVar(&w.tag, "image-tag", "", "`tag` of the images"+image)
+}
+
+// addProfile is for commands that take a file, too.
+func (w *wanted) addProfile(command *cobra.Command) {
+	command.Flags().StringVar(&w.profile, "profile", "", "`name` of a ready configuration instead of a file: "+strings.Join(manifests.Profiles(), ", "))
+	_ = command.RegisterFlagCompletionFunc("profile", cobra.FixedCompletions(manifests.Profiles(), cobra.ShellCompDirectiveNoFileComp)) // the flag is there
 }
 
 func (w *wanted) validate() error {
@@ -40,9 +49,14 @@ func (w *wanted) validate() error {
 	return nil
 }
 
-// configuration is the text of the file, or empty if none is named.
+// configuration is the text of the file or the profile, or empty if none is named.
 func (w *wanted) configuration(stdin io.Reader) (string, error) {
-	if w.config == "" {
+	switch {
+	case w.config != "" && w.profile != "":
+		return "", errTwoConfigurations
+	case w.profile != "":
+		return manifests.Profile(w.profile)
+	case w.config == "":
 		return "", nil
 	}
 	data, err := configurationAt(w.config, stdin)
@@ -50,10 +64,12 @@ func (w *wanted) configuration(stdin io.Reader) (string, error) {
 		return "", fmt.Errorf("reading the configuration: %w", err)
 	}
 	if _, err := gate.ParseConfiguration(data); err != nil {
-		return "", fmt.Errorf("configuration %s: %w", w.config, err)
+		return "", fmt.Errorf("configuration %s is not valid:\n%s", w.config, bullets(err))
 	}
 	return string(data), nil
 }
+
+var errTwoConfigurations = errors.New("a file and --profile are two configurations: name one")
 
 // configurationAt reads a file, or standard input for -, and no more of it than shows
 // that it is too long.
@@ -127,12 +143,13 @@ ConfigMap's annotation nodegate.io/installed-at.
 The parts are, in the order in which they are applied:
 ` + strings.Join(layerNames(), ", ") + `.`,
 		Example: `  kubectl nodegate render --only admission
-  kubectl nodegate render --config gates.yaml --kube-version 1.35 --only admission,rbac`,
+  kubectl nodegate render --config gates.yaml --kube-version 1.35 --only admission,rbac
+  kubectl nodegate render --profile cilium --only config > gates.yaml`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error { return r.run() },
 	}
+	r.addFlags(command, " (default: an example)", " (default: by the version)", "")
 	flags := command.Flags()
-	r.addFlags(flags, " (default: an example)", " (default: by the version)", "")
 	flags.StringVar(&r.version, "kube-version", "", "the cluster's `version` (default: 1.36 or newer)")
 	flags.StringSliceVar(&r.only, "only", nil, "the `parts` to write")
 	return command

@@ -18,6 +18,7 @@ import (
 
 	"github.com/nodegate/nodegate/manifests"
 	"github.com/nodegate/nodegate/test/cluster"
+	"github.com/nodegate/nodegate/test/golden"
 )
 
 // decode reads a stream of objects, by kind and name.
@@ -133,6 +134,28 @@ func TestRender_ForAConfiguration(t *testing.T) {
 	}
 }
 
+// TestRender_Profile: whoever has nothing but the program has each of them, and what is
+// written for it is reviewed.
+func TestRender_Profile(t *testing.T) {
+	for _, name := range manifests.Profiles() {
+		out, errOut, code := run(t, "render", "--profile="+name, "--only=rbac,config,agent")
+		if code != codeDone || errOut != "" {
+			t.Fatalf("%s: exit code %d, %s", name, code, errOut)
+		}
+		golden.Expect(t, "testdata/profile-"+name+".yaml", []byte(out))
+		out, errOut, code = run(t, "config", "validate", "--profile="+name)
+		if want := "profile " + name + " is valid: mode observe, gates " + name + "\n"; code != codeDone || out != want {
+			t.Errorf("%s: exit code %d, %q, want %q\n%s", name, code, out, want, errOut)
+		}
+	}
+	for _, command := range []string{"render", "install", "upgrade", "config validate"} {
+		out, _, _ := run(t, append([]string{"__complete"}, append(strings.Fields(command), "--profile", "")...)...)
+		if want := strings.Join(manifests.Profiles(), "\n") + "\n:4"; strings.TrimSpace(out) != want {
+			t.Errorf("%s --profile completes to %q, want %q", command, out, want)
+		}
+	}
+}
+
 func TestRender_Refuses(t *testing.T) {
 	bad := filepath.Join(t.TempDir(), "bad.yaml")
 	if err := os.WriteFile(bad, []byte(head+"mode: sometimes\n"), 0o600); err != nil {
@@ -149,6 +172,8 @@ func TestRender_Refuses(t *testing.T) {
 		"an unknown mutation":  {[]string{"--mutation=magic"}, "policy, webhook, cert-manager"},
 		"a faulty file":        {[]string{"--config=" + bad}, `mode: Unsupported value: "sometimes"`},
 		"a missing file":       {[]string{"--config=/nonexistent"}, "/nonexistent"},
+		"a missing profile":    {[]string{"--profile=calico"}, `there is no profile "calico"; there are: aether, cilium`},
+		"two of them":          {[]string{"--profile=cilium", "--config=" + bad}, "name one"},
 		"an argument too many": {[]string{"all"}, `unknown command "all"`},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -43,7 +43,7 @@ func refuse(ctx context.Context, c *connection, cfg *gate.Configuration, nodes [
 		}
 	}
 	if len(faults) > 0 {
-		return fmt.Errorf("mode enforce is refused, and nothing was changed: %w", errors.Join(faults...))
+		return fmt.Errorf("mode enforce is refused, and nothing was changed:\n%s", bullets(errors.Join(faults...)))
 	}
 	return nil
 }

@@ -16,6 +16,9 @@ import (
 // way around.
 func (x *index) next(node *corev1.Node, g *gate.Gate, row Row) []Step {
 	if row.State == Open && !row.AgainstTheRules {
+		if row.Agent != nil && row.Agent.Belongs && !row.Agent.Ready {
+			return x.ofAgent(node, g, row)
+		}
 		return nil
 	}
 	if row.Verdict == gate.Bypassed {
