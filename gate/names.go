@@ -23,6 +23,15 @@ const (
 	// over: the guard adopts Nodes that were created after it.
 	InstalledAtAnnotation = Group + "/installed-at"
 
+	// AddedAnnotation on the same ConfigMap says when gates were added to an
+	// installation, by their names: of these the guard adopts Nodes that were created
+	// later. See [ParseAdded].
+	AddedAnnotation = Group + "/added"
+
+	// RetiredAnnotation on it lists gates that were configured once, until what they
+	// left is pruned. See [ParseRetired].
+	RetiredAnnotation = Group + "/retired"
+
 	// BreakerPrefix and a gate's name are the annotation on the guard's Lease that
 	// says how many Nodes were armed lately for their agent's silence, and whether
 	// that was too many to go on.

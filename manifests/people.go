@@ -30,7 +30,7 @@ func (r Right) On() string {
 
 // Commands lists those of kubectl nodegate that change something in a cluster.
 func Commands() []string {
-	return []string{"install", "upgrade", "uninstall", "pause", "observe", "resume", "bypass"}
+	return []string{"install", "upgrade", "prune", "uninstall", "pause", "observe", "resume", "bypass"}
 }
 
 // CommandRights are what a person needs for a command of kubectl nodegate; none for
@@ -43,6 +43,8 @@ func CommandRights(command string) []Right {
 		rights = modeRights()
 	case "install", "upgrade":
 		rights = slices.Concat(applyRights(), waitRights(), tryRights())
+	case "prune":
+		rights = pruneRights()
 	case "uninstall":
 		rights = removeRights()
 	case "bypass":
@@ -165,6 +167,17 @@ func tryRights() []Right {
 		on("", "nodes", "reads the Node whose agent it writes as", "get"),
 		own(named(gate.AgentAccount, on("", "serviceaccounts", why, "impersonate"))),
 		[]Right{impersonate(gate.ExtraNodeName, why), impersonate(gate.ExtraPodUID, why)}))
+}
+
+func pruneRights() []Right {
+	var rights []Right
+	for _, resource := range []string{"mutatingadmissionpolicybindings", "mutatingadmissionpolicies", "validatingadmissionpolicybindings", "validatingadmissionpolicies"} {
+		rights = append(rights, on(admissionregistrationv1.GroupName, resource, "removes those of gates that are not configured", "list", "delete")...)
+	}
+	return slices.Concat(
+		own(named(gate.ConfigMapName, on("", "configmaps", "reads which gates there are and were, and forgets the latter", "get", "update"))),
+		rights,
+		on("", "nodes", "removes taints, heartbeats and bypasses of gates that do not govern them", "list", "get", "update"))
 }
 
 func removeRights() []Right {

@@ -74,7 +74,7 @@ heartbeat have others besides, for scripts.`,
 	command.AddCommand(newModeCommands(o)...)
 	command.AddCommand(newBypassCommand(o))
 	command.AddCommand(newInstallCommands(o)...)
-	command.AddCommand(newUninstallCommand(o))
+	command.AddCommand(newPruneCommand(o), newUninstallCommand(o))
 	command.AddCommand(newRenderCommand(o))
 	return command
 }

@@ -24,7 +24,7 @@ func TestHelp(t *testing.T) {
 		nil,
 		{"status"}, {"explain"}, {"heartbeat"}, {"config", "validate"}, {"version"},
 		{"pause"}, {"observe"}, {"resume"}, {"bypass"},
-		{"render"}, {"install"}, {"upgrade"}, {"uninstall"},
+		{"render"}, {"install"}, {"upgrade"}, {"prune"}, {"uninstall"},
 	} {
 		out, errOut, code := run(t, append(command, "--help")...)
 		if code != codeDone || errOut != "" {

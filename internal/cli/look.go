@@ -138,6 +138,7 @@ func (l *look) readConfiguration(ctx context.Context) error {
 	}
 	l.in.Config = cfg
 	// One that cannot be read counts as not recorded, for the controller too.
+	l.in.Retired = gate.ParseRetired(typed.Annotations[gate.RetiredAnnotation])
 	l.in.InstalledAt, _ = time.Parse(gate.TimeLayout, typed.Annotations[gate.InstalledAtAnnotation])
 	return nil
 }

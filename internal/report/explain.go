@@ -86,7 +86,7 @@ func Explain(in *Input) *Explanation {
 		TypeMeta: metav1.TypeMeta{APIVersion: APIVersion, Kind: ExplanationKind},
 		Node:     node.Name, UID: string(node.UID), BootID: node.Status.NodeInfo.BootID, Created: node.CreationTimestamp,
 		Time: metav1.NewTime(in.Now), Installation: x.installation(), Unseen: in.Unseen,
-		Findings: slices.Concat(x.ofGuard(), x.ofAdmission()),
+		Findings: slices.Concat(x.ofGuard(), x.ofAdmission(), x.left(false)),
 	}
 	for i := range in.Config.Gates {
 		e.Gates = append(e.Gates, x.explain(node, &in.Config.Gates[i]))

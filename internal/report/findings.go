@@ -1,11 +1,14 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	"github.com/nodegate/nodegate/gate"
+	"github.com/nodegate/nodegate/internal/remnant"
 )
 
 // FindingKind says what is amiss, for programs.
@@ -34,7 +37,8 @@ const (
 	ArmedWithoutAgent FindingKind = "ArmedWithoutAgent"
 	// OpenAgainstTheRules: Nodes are open that should be armed, in the mode enforce.
 	OpenAgainstTheRules FindingKind = "OpenAgainstTheRules"
-	// TaintLeft: Nodes carry the taint of a gate that does not govern them.
+	// TaintLeft: Nodes carry the taint of a gate that does not govern them, or is not
+	// configured any more.
 	TaintLeft FindingKind = "TaintLeft"
 )
 
@@ -52,6 +56,33 @@ func (x *index) findings(rows []Row) []Finding {
 	found := slices.Concat(x.ofGuard(), x.ofAdmission())
 	for i := range x.Config.Gates {
 		found = append(found, x.ofGate(&x.Config.Gates[i], rows)...)
+	}
+	return slices.Concat(found, x.left(true), x.left(false))
+}
+
+const prune = "kubectl nodegate prune"
+
+// left are the taints of gates that do not govern the Nodes which carry them: of gates
+// that are configured, or of others.
+func (x *index) left(configured bool) []Finding {
+	if !x.saw(PartConfiguration) {
+		return nil
+	}
+	why := "these carry the taint %s of a gate that is not configured any more, so that nothing opens them: %s"
+	if configured {
+		why = "these carry its taint %s, and it does not govern them, so that nothing opens them: %s"
+	}
+	known, nodes := remnant.Known{Config: x.Config, Retired: x.Retired}, map[remnant.Taint][]string{}
+	for i := range x.Nodes {
+		for _, taint := range known.On(&x.Nodes[i], x.Now).Taints {
+			if configured == slices.ContainsFunc(x.Config.Gates, func(g gate.Gate) bool { return g.Taint.Key == taint.Key }) {
+				nodes[taint] = append(nodes[taint], x.Nodes[i].Name)
+			}
+		}
+	}
+	var found []Finding
+	for _, taint := range slices.SortedFunc(maps.Keys(nodes), func(a, b remnant.Taint) int { return cmp.Compare(a.Key, b.Key) }) {
+		found = append(found, Finding{Kind: TaintLeft, Gate: taint.Gate, Message: fmt.Sprintf(why, taint.Key, some(nodes[taint])), Do: prune})
 	}
 	return found
 }
@@ -126,7 +157,7 @@ func (x *index) ofAdmission() []Finding {
 	}
 	add(AdmissionMissing, d.missing, "what should admit is not there: %s", applyAgain)
 	add(AdmissionDiffers, d.differing, "what admits is not what this version of the command renders from the configuration: %s", applyAgain)
-	add(AdmissionLeft, d.removed, "what admits belongs to no gate of the configuration: %s", "delete it")
+	add(AdmissionLeft, d.removed, "what admits belongs to no gate of the configuration: %s", prune)
 	wrong, is := d.idle, "enforce nothing"
 	if x.Config.Mode != gate.ModeEnforce {
 		wrong, is = d.enforcing, "enforce"
@@ -147,7 +178,7 @@ func modeCommand(mode gate.Mode) string {
 }
 
 func (x *index) ofGate(g *gate.Gate, rows []Row) []Finding {
-	var stuck, against, left []string
+	var stuck, against []string
 	for _, row := range rows {
 		if row.Gate != g.Name {
 			continue
@@ -157,11 +188,6 @@ func (x *index) ofGate(g *gate.Gate, rows []Row) []Finding {
 		}
 		if row.AgainstTheRules {
 			against = append(against, row.Node)
-		}
-	}
-	for i := range x.Nodes {
-		if node := &x.Nodes[i]; g.Armed(node) && !g.Governs(node) {
-			left = append(left, node.Name)
 		}
 	}
 	var found []Finding
@@ -180,8 +206,6 @@ func (x *index) ofGate(g *gate.Gate, rows []Row) []Finding {
 	if x.Config.Mode == gate.ModeEnforce {
 		add(OpenAgainstTheRules, against, "open against the rules: %s", "kubectl nodegate explain NODE")
 	}
-	add(TaintLeft, left, "these carry its taint, and it does not govern them, so that nothing opens them: %s",
-		fmt.Sprintf("kubectl taint nodes NODE %s:%s-", g.Taint.Key, g.Taint.Effect))
 	return found
 }
 

@@ -41,7 +41,9 @@ type Input struct {
 	Config *gate.Configuration
 	// InstalledAt adopts Nodes that were created later; zero if it is not recorded.
 	InstalledAt time.Time
-	Nodes       []corev1.Node
+	// Retired are gates that were configured once.
+	Retired []gate.Retired
+	Nodes   []corev1.Node
 	// Pods and DaemonSets are those in the agents' namespaces, perhaps others too.
 	Pods       []corev1.Pod
 	DaemonSets []appsv1.DaemonSet

@@ -164,7 +164,16 @@ func TestStatus_Findings(t *testing.T) {
 		"what enforcing would arm":       {all(nodes("expired-open"), mode(gate.ModeObserve)), nil, ""},
 		"an armed Node that is governed": {nodes("not-ready"), nil, ""},
 		"a taint that is left":           {nodes("ungoverned-armed"), []FindingKind{TaintLeft}, ": ungoverned-armed"},
-		"out of the gate's reach":        {nodes("ungoverned", "unadopted", "bypassed"), nil, ""},
+		"a taint of a gate that was": {func(t *testing.T, in *Input) {
+			nodes("fresh")(t, in)
+			in.Nodes[0].Spec.Taints = []corev1.Taint{{Key: "example.com/old", Effect: corev1.TaintEffectNoSchedule}}
+			in.Retired = []gate.Retired{{Name: "old", TaintKey: "example.com/old"}}
+		}, []FindingKind{TaintLeft}, "the taint example.com/old of a gate that is not configured any more, so that nothing opens them: fresh"},
+		"a taint that is somebody else's": {func(t *testing.T, in *Input) {
+			nodes("fresh")(t, in)
+			in.Nodes[0].Spec.Taints = []corev1.Taint{{Key: "example.com/old", Effect: corev1.TaintEffectNoSchedule}}
+		}, nil, ""},
+		"out of the gate's reach": {nodes("ungoverned", "unadopted", "bypassed"), nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := calm(t)

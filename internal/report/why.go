@@ -104,7 +104,7 @@ func ungoverned(node *corev1.Node, g *gate.Gate) (string, []Step) {
 		return why, nil
 	}
 	return why + " It carries the gate's taint all the same, which nothing removes.", []Step{
-		{Why: "Remove the taint, if nobody else has a use for it.", Command: untaint(node, g)},
+		{Why: "Remove what gates have left on Nodes that they do not govern.", Command: prune},
 	}
 }
 

@@ -125,6 +125,13 @@ func (e *environment) prepare(t *testing.T, section string) {
 	case "Where no agent can run":
 		e.patchDaemonSet(t, `{"spec":{"template":{"spec":{"nodeSelector":{"example.com/agent":"here"}}}}}`)
 		t.Cleanup(func() { e.patchDaemonSet(t, `{"spec":{"template":{"spec":{"nodeSelector":null}}}}`) })
+	case "What a gate has left":
+		noted := []byte(`{"metadata":{"annotations":{"nodegate.io/retired":"mesh=mesh.example.com/agent-not-ready"}}}`)
+		if _, err := e.admin.CoreV1().ConfigMaps(gate.Namespace).Patch(t.Context(), gate.ConfigMapName, types.MergePatchType, noted, metav1.PatchOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		taints := append(slices.Clone(node.Spec.Taints), corev1.Taint{Key: "mesh.example.com/agent-not-ready", Effect: corev1.TaintEffectNoSchedule})
+		e.patch(t, e.admin, node.Name, map[string]any{"spec": map[string]any{"taints": taints}})
 	case "Admission is not as the configuration has it":
 		patch := `[{"op":"add","path":"/spec/matchConditions/-","value":{"name":"narrowed","expression":"object.metadata.name != 'mine'"}}]`
 		_, err := e.admin.AdmissionregistrationV1().MutatingAdmissionPolicies().Patch(t.Context(), "update.agent.nodegate.io", types.JSONPatchType, []byte(patch), metav1.PatchOptions{})

@@ -49,8 +49,12 @@ func TestCommandRights_AreThoseThatAreUsed(t *testing.T) {
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	former := filepath.Join(t.TempDir(), "former.yaml")
+	if err := os.WriteFile(former, []byte(strings.ReplaceAll(text, "agent", "former")), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	installer, setter, bypasser := newPerson(t, c, admin, "install"), newPerson(t, c, admin, "pause"), newPerson(t, c, admin, "bypass")
-	remover := newPerson(t, c, admin, "uninstall")
+	remover, pruner := newPerson(t, c, admin, "uninstall"), newPerson(t, c, admin, "prune")
 	installer.run(strings.Fields("install --timeout=3s --config=" + config))
 	noteDeployment(t, admin)
 	for _, does := range []struct {
@@ -66,12 +70,40 @@ func TestCommandRights_AreThoseThatAreUsed(t *testing.T) {
 		{installer, "upgrade --timeout=0"}, // which enforces now
 		{bypasser, "bypass " + nodeName + " --for=1h --reason=test"},
 		{bypasser, "bypass " + nodeName + " --clear"},
+		{pruner, "prune --old-config=" + former},
 		{remover, "uninstall --yes --timeout=3s"},
 	} {
+		if does.who == pruner {
+			leave(t, c, admin, former)
+		}
 		does.who.run(strings.Fields(does.what))
 	}
-	for _, who := range []*person{installer, setter, bypasser, remover} {
+	for _, who := range []*person{installer, setter, bypasser, pruner, remover} {
 		expectUsed(t, log, who.command)
+	}
+}
+
+// leave leaves behind what a former configuration has made: policies, and a taint.
+func leave(t *testing.T, c *cluster.Cluster, admin kubernetes.Interface, former string) {
+	t.Helper()
+	cfg, err := gate.LoadConfiguration(former)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Mode = gate.ModeObserve
+	policies, err := manifests.Policies(cfg, manifests.MutationV1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Apply(t.Context(), policies); err != nil {
+		t.Fatal(err)
+	}
+	note := []byte(`{"metadata":{"annotations":{"heartbeat.nodegate.io/former":null,"bypass.nodegate.io/other":"x","nodegate.io/retired":"a=b/c"}}}`)
+	if _, err := admin.CoreV1().Nodes().Patch(t.Context(), nodeName, types.MergePatchType, note, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := admin.CoreV1().ConfigMaps(gate.Namespace).Patch(t.Context(), gate.ConfigMapName, types.MergePatchType, note, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
 	}
 }
 
