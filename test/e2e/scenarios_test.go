@@ -28,10 +28,12 @@ func troubles() []scenario {
 		{"slow reboot", slowReboot},
 		{"fast reboot", fastReboot},
 		{"reboot, and the network writes its list late", rebootLateNetwork},
+		{"reboot, and the network writes its list before the agent is up", rebootLateAgent},
 		{"node deleted and registered again", nodeDeleted},
 		{"mesh killed", meshKilled},
 		{"mesh's socket deleted", socketDeleted},
 		{"list written anew", listWrittenAnew},
+		{"agent killed, and the list written anew", agentKilled},
 		{"agent crash-looping, then the list written anew", agentCrashLooping},
 		{"agent hung, then the mesh killed", agentHung},
 		{"agent evicted, then the mesh killed", agentEvicted},
@@ -162,6 +164,21 @@ func rebootLateNetwork(s *stage) {
 	s.harm()
 }
 
+// rebootLateAgent: nobody mends the list for a while.
+func rebootLateAgent(s *stage) {
+	s.hold(record.HoldBase)
+	s.powerOff()
+	s.powerOn()
+	stop := s.keepAgentDown(syscall.SIGSTOP)
+	s.awaitUp()
+	s.must(s.AwaitPod(s.ctx, "network", "app=mesh", s.m.Name))
+	s.release(record.HoldBase)
+	s.must(s.AwaitPod(s.ctx, "network", "app=base", s.m.Name))
+	s.awaitClosed()
+	s.harm()
+	stop()
+}
+
 // meshKilled: and it does not come back soon.
 func meshKilled(s *stage) {
 	s.killMesh()
@@ -178,6 +195,15 @@ func socketDeleted(s *stage) {
 
 // listWrittenAnew: by the network, which does that whenever it starts.
 func listWrittenAnew(s *stage) {
+	s.restartNetwork()
+	s.harm()
+}
+
+// agentKilled: its kubelet starts it again, and it finds the list without the plugin.
+func agentKilled(s *stage) {
+	if count, err := s.m.Signal(syscall.SIGKILL, "nodegate-agent", ""); err != nil || s.gated && count == 0 {
+		s.Errorf("there is no agent to kill (%v)", err)
+	}
 	s.restartNetwork()
 	s.harm()
 }

@@ -4,50 +4,69 @@ package e2e
 
 import (
 	"context"
-	"fmt"
+	"os"
+	"strings"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nodegate/nodegate/gate"
+	"github.com/nodegate/nodegate/test/e2e/record"
 )
 
-// TestNodes_Uninstall: in the right order and in the wrong one all is as it was before,
-// once what is left on the Nodes is removed. In the wrong order nodes may be closed for
-// as long as it takes.
+// TestNodes_Uninstall: nothing is left of nodegate, neither on the Nodes nor on the
+// disks of the machines, whether it is uninstalled as it should be or somebody deletes
+// its namespace first.
 func TestNodes_Uninstall(t *testing.T) {
 	l := newLab(t, "node-1", "node-2")
 	for _, m := range l.Machines {
 		newStage(t, l, m, true).powerOn()
 	}
-	for _, admissionFirst := range []bool{true, false} {
-		t.Run(fmt.Sprintf("admission first %t", admissionFirst), func(t *testing.T) {
+	for name, uninstall := range map[string]func(*stage){
+		"as it should be":             (*stage).uninstall,
+		"the namespace deleted first": (*stage).uninstallLate,
+	} {
+		t.Run(name, func(t *testing.T) {
 			s := newStage(t, l, l.Machines[0], true)
-			s.must(l.Install(s.ctx))
+			s.must(l.InstallHolding(s.ctx))
 			for _, m := range l.Machines {
 				newStage(t, l, m, true).calm()
 			}
-			s.must(l.Uninstall(s.ctx, admissionFirst, func() { s.rebootHalfInstalled(admissionFirst) }))
+			uninstall(s)
+			s.expectUninstalled()
 			for _, m := range l.Machines {
-				s.must(s.cleanNode(m.Name))
+				newStage(t, l, m, false).calm()
 			}
-			s.gated = false
-			s.calm()
 			s.rebootFree()
 		})
 	}
 }
 
-// rebootHalfInstalled: with agents and without admission, a reboot is as harmless as
-// ever. With admission and without agents its node stays closed, for nobody opens.
-func (s *stage) rebootHalfInstalled(agents bool) {
+// uninstall does it as it should be done, which closes no gate.
+func (s *stage) uninstall() {
 	s.Helper()
-	if agents {
-		s.calm()
-		return
+	before := len(s.closed())
+	left, err := s.Uninstall(s.ctx)
+	s.must(err)
+	if len(left) > 0 {
+		s.Errorf("it is left to people to do %v", left)
 	}
+	if after := len(s.closed()); after != before {
+		s.Errorf("the gate closed meanwhile: %s", s.describe())
+	}
+}
+
+// uninstallLate: without agents no pod starts where nodegate-cni is chained, and after a
+// reboot a node stays closed, until a person uninstalls the rest and does on the nodes
+// what is then said.
+func (s *stage) uninstallLate() {
+	s.Helper()
+	s.must(s.DeleteNamespace(s.ctx))
+	other := newStage(s.T, s.Lab, s.Machines[1], true)
+	held, err := s.Workload(s.ctx, "held", other.m.Name)
+	s.must(err)
 	s.powerOff()
 	s.awaitGone()
 	s.powerOn()
@@ -55,6 +74,66 @@ func (s *stage) rebootHalfInstalled(agents bool) {
 	s.awaitClosed()
 	if kept, err := s.removeTaint(s.ctx); err != nil || !kept {
 		s.Errorf("the taint could be removed (%v), while its admission is there", err)
+	}
+	s.awaitEvent(held, "FailedCreatePodSandBox", "nodegate")
+
+	left, err := s.Uninstall(s.ctx)
+	s.must(err)
+	nodes := map[string]bool{}
+	for _, todo := range left {
+		nodes[todo.Node] = true
+		s.must(s.RunAgent(s.ctx, todo.Node, todo.Args...))
+	}
+	if len(nodes) != len(s.Machines) {
+		s.Errorf("of %d nodes it says what is left to do on %d: %v", len(s.Machines), len(nodes), left)
+	}
+	s.must(s.Clear(s.ctx, other.m.Name))
+}
+
+// awaitEvent waits until an Event says something of a pod.
+func (s *stage) awaitEvent(pod *corev1.Pod, reason, text string) {
+	s.Helper()
+	s.must(s.Await(s.ctx, "an Event "+reason, func(ctx context.Context) (bool, error) {
+		events, err := s.Client.CoreV1().Events(pod.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(pod.UID) + ",reason=" + reason})
+		if err != nil || len(events.Items) == 0 {
+			return false, err
+		}
+		said := events.Items[0].Message
+		s.Logf("%s: %s", reason, said)
+		if !strings.Contains(said, text) {
+			s.Errorf("it does not say %q", text)
+		}
+		return true, nil
+	}))
+}
+
+// expectUninstalled: no Node has a mark of the gate, and no list names a plugin.
+func (s *stage) expectUninstalled() {
+	s.Helper()
+	g := gate.Default().Gates[0]
+	for _, m := range s.Machines {
+		node, err := s.Client.CoreV1().Nodes().Get(s.ctx, m.Name, metav1.GetOptions{})
+		s.must(err)
+		for _, annotation := range []string{g.HeartbeatAnnotation(), g.BypassAnnotation()} {
+			if value, ok := node.Annotations[annotation]; ok {
+				s.Errorf("%s still has %s: %s", m.Name, annotation, value)
+			}
+		}
+		if g.Armed(node) {
+			s.Errorf("%s is still closed", m.Name)
+		}
+		list, err := os.ReadFile(m.Disk(record.ListFile))
+		s.must(err)
+		for _, plugin := range []string{"mesh-cni", "nodegate-cni"} {
+			if strings.Contains(string(list), plugin) {
+				s.Errorf("%s is still chained on %s:\n%s", plugin, m.Name, list)
+			}
+		}
+		entries, err := os.ReadDir(m.Disk(gate.DefaultNetDir))
+		s.must(err)
+		if len(entries) != 1 {
+			s.Errorf("beside its list %s has %v", m.Name, entries)
+		}
 	}
 }
 
@@ -64,7 +143,7 @@ func (s *stage) rebootFree() {
 	since := time.Now()
 	s.powerOff()
 	s.powerOn()
-	s.awaitUp()
+	s.gated = false
 	s.calm()
 	for _, n := range s.Seen.Node(s.m.Name) {
 		if n.At.After(since) && (n.Armed || n.Reported != "") {
@@ -72,15 +151,4 @@ func (s *stage) rebootFree() {
 			return
 		}
 	}
-}
-
-// cleanNode removes what is left on a Node, as the README says. An API server still
-// judges by policies that were deleted a moment ago.
-func (s *stage) cleanNode(name string) error {
-	g := gate.Default().Gates[0]
-	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:null,%q:null}},"spec":{"taints":null}}`, g.HeartbeatAnnotation(), g.BypassAnnotation())
-	return s.Await(s.ctx, name+" to be rid of the taint", func(ctx context.Context) (bool, error) {
-		node, err := s.Client.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-		return err == nil && !g.Armed(node), err
-	})
 }

@@ -4,22 +4,21 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
+	"regexp"
 	"strings"
 
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nodegate/nodegate/gate"
-	"github.com/nodegate/nodegate/manifests"
 	"github.com/nodegate/nodegate/test/cluster"
 )
 
@@ -54,55 +53,90 @@ func (l *Lab) InstallWebhook(ctx context.Context) error {
 	return l.install(ctx, configuration, "--mutation=webhook")
 }
 
-// install runs kubectl nodegate install.
 func (l *Lab) install(ctx context.Context, configuration string, more ...string) error {
-	config, kubeconfig := filepath.Join(l.Kit.Dir, "config.yaml"), filepath.Join(l.Kit.Dir, "admin.kubeconfig")
-	if err := os.WriteFile(config, []byte(configuration), 0o600); err != nil {
-		return err
-	}
-	if err := cluster.WriteKubeconfig(l.Config, kubeconfig); err != nil {
-		return err
-	}
-	args := append([]string{"install", "--kubeconfig=" + kubeconfig, "--config=" + config, "--mode=enforce", "--image-tag=" + l.Kit.Revision}, more...)
-	if said, err := exec.CommandContext(ctx, l.Kit.Kubectl, args...).CombinedOutput(); err != nil {
-		return fmt.Errorf("kubectl nodegate %s: %w\n%s", strings.Join(args, " "), err, said)
+	args := append([]string{"--mode=enforce", "--image-tag=" + l.Kit.Revision}, more...)
+	if said, err := l.nodegate(ctx, "install", configuration, args...); err != nil {
+		return fmt.Errorf("%w\n%s", err, said)
 	}
 	return l.awaitGuard(ctx)
 }
 
-// Uninstall deletes what [Lab.Install] has applied: what admits first, or last, which
-// is the wrong order. meanwhile is called when half is done.
-func (l *Lab) Uninstall(ctx context.Context, admissionFirst bool, meanwhile func()) error {
-	objects, err := manifests.Install(manifests.Options{Config: configuration})
+// nodegate runs a command of kubectl nodegate with a configuration, and returns all
+// that it said.
+func (l *Lab) nodegate(ctx context.Context, command, configuration string, more ...string) (string, error) {
+	config, kubeconfig := filepath.Join(l.Kit.Dir, "config.yaml"), filepath.Join(l.Kit.Dir, "admin.kubeconfig")
+	if err := os.WriteFile(config, []byte(configuration), 0o600); err != nil {
+		return "", err
+	}
+	if err := cluster.WriteKubeconfig(l.Config, kubeconfig); err != nil {
+		return "", err
+	}
+	args := append([]string{command, "--kubeconfig=" + kubeconfig, "--config=" + config}, more...)
+	said, err := exec.CommandContext(ctx, l.Kit.Kubectl, args...).CombinedOutput()
 	if err != nil {
-		return err
+		err = fmt.Errorf("kubectl nodegate %s: %w", strings.Join(args, " "), err)
 	}
-	admits := func(o *unstructured.Unstructured) bool {
-		return strings.HasPrefix(o.GetAPIVersion(), admissionregistrationv1.GroupName+"/")
-	}
-	for _, first := range []bool{true, false} {
-		for _, object := range slices.Backward(objects) {
-			if admits(object) == (admissionFirst == first) {
-				if err := l.delete(ctx, object); err != nil {
-					return err
-				}
-			}
-		}
-		if first {
-			meanwhile()
-		}
-	}
-	return nil
+	return string(said), err
 }
 
-// delete deletes an object and waits until it is gone.
-func (l *Lab) delete(ctx context.Context, object *unstructured.Unstructured) error {
-	api, err := client.New(l.Config, client.Options{})
+// Remainder is what an uninstallation could not do: an order to the agent's program,
+// and the node where it is to run.
+type Remainder struct {
+	Node string
+	Args []string
+}
+
+// remainder is how kubectl nodegate uninstall says that.
+var remainder = regexp.MustCompile(`on node (\S+) a plugin may be chained; run there: nodegate-agent (.*)`)
+
+// Uninstall undoes [Lab.InstallHolding], and returns what is left to do. What else is
+// left is an error.
+func (l *Lab) Uninstall(ctx context.Context) ([]Remainder, error) {
+	said, err := l.nodegate(ctx, "uninstall", configuration+holding, "--yes")
+	var left []Remainder
+	for _, match := range remainder.FindAllStringSubmatch(said, -1) {
+		left = append(left, Remainder{Node: match[1], Args: strings.Fields(match[2])})
+	}
+	if (err != nil) != (len(left) > 0) || strings.Count(said, "Remains: ") != len(left) {
+		return nil, errors.Join(fmt.Errorf("uninstalling:\n%s", said), err)
+	}
+	return left, nil
+}
+
+// RunAgent runs the agent's program once on a node, as a person would who has only
+// its image: in a pod that needs no network of its own.
+func (l *Lab) RunAgent(ctx context.Context, node string, args ...string) error {
+	pods := l.Client.CoreV1().Pods(Namespace)
+	pod, err := pods.Create(ctx, &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "by-hand-"},
+		Spec: corev1.PodSpec{
+			NodeName: node, HostNetwork: true, RestartPolicy: corev1.RestartPolicyNever,
+			AutomountServiceAccountToken: new(false),
+			Containers: []corev1.Container{{
+				Name: "agent", Image: "nodegate-agent:" + l.Kit.Revision, Args: args,
+				SecurityContext: &corev1.SecurityContext{RunAsUser: new(int64(0))},
+				VolumeMounts:    []corev1.VolumeMount{{Name: "lists", MountPath: gate.DefaultNetDir}},
+			}},
+			Volumes: []corev1.Volume{{Name: "lists", VolumeSource: corev1.VolumeSource{
+				HostPath: &corev1.HostPathVolumeSource{Path: gate.DefaultNetDir},
+			}}},
+		},
+	}, metav1.CreateOptions{})
 	if err != nil {
 		return err
 	}
-	return l.Await(ctx, object.GetKind()+" "+object.GetName()+" to be gone", func(ctx context.Context) (bool, error) {
-		err := api.Delete(ctx, object.DeepCopy())
+	err = l.Await(ctx, fmt.Sprintf("%v on %s", args, node), func(ctx context.Context) (bool, error) {
+		p, err := pods.Get(ctx, pod.Name, metav1.GetOptions{})
+		return err == nil && p.Status.Phase == corev1.PodSucceeded, err
+	})
+	return errors.Join(err, pods.Delete(ctx, pod.Name, metav1.DeleteOptions{}))
+}
+
+// DeleteNamespace deletes nodegate's namespace with all that is in it, and waits until
+// it is gone.
+func (l *Lab) DeleteNamespace(ctx context.Context) error {
+	return l.Await(ctx, "the namespace to be gone", func(ctx context.Context) (bool, error) {
+		err := l.Client.CoreV1().Namespaces().Delete(ctx, gate.Namespace, metav1.DeleteOptions{})
 		return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
 	})
 }

@@ -13,8 +13,7 @@ import (
 )
 
 // Signal sends a signal to every process of the machine that runs a program with a
-// first argument, if one is given, in whatever container, and returns how many there
-// were.
+// first argument, or with none, in whatever container, and returns how many there were.
 func (m *Machine) Signal(signal syscall.Signal, program, argument string) (int, error) {
 	m.mu.Lock()
 	group := []byte(m.groups().name())
@@ -30,7 +29,7 @@ func (m *Machine) Signal(signal syscall.Signal, program, argument string) (int, 
 			continue // it has ended
 		}
 		words := append(strings.Split(string(command), "\x00"), "")
-		if filepath.Base(words[0]) != program || argument != "" && words[1] != argument {
+		if filepath.Base(words[0]) != program || words[1] != argument {
 			continue
 		}
 		dir := filepath.Dir(file)

@@ -25,7 +25,7 @@ const (
 	ServesFile = "/var/lib/mesh/serves"
 )
 
-// The files by which the tests tell mesh and network what to do.
+// The files by which the tests tell mesh and network what to do, and what comes of it.
 const (
 	// HoldMesh has the mesh not serve for as long as it is there, as one that is slow
 	// or broken.
@@ -34,6 +34,8 @@ const (
 	HoldBase = "/etc/machine/hold-base"
 	// KeepList has the network leave a list alone that is there when it starts.
 	KeepList = "/etc/machine/keep-list"
+	// ListFile is the network's list.
+	ListFile = "/etc/cni/net.d/10-base.conflist"
 	// SubnetFile says what addresses the node's pods have.
 	SubnetFile = "/etc/machine/pod-subnet"
 )

@@ -12,16 +12,13 @@ import (
 	"github.com/nodegate/nodegate/test/e2e/record"
 )
 
-// baseList is the base network's list.
-const baseList = "/etc/cni/net.d/10-base.conflist"
-
 // runBase writes the network's list, as the agents of networks do when they start:
 // anew, whatever was in it.
 func runBase() error {
 	for exists(record.HoldBase) {
 		<-time.After(poll)
 	}
-	if exists(record.KeepList) && exists(baseList) {
+	if exists(record.KeepList) && exists(record.ListFile) {
 		pause()
 		return nil
 	}
@@ -47,13 +44,13 @@ func runBase() error {
   ]
 }
 `, strings.TrimSpace(string(subnet)))
-	if err := os.MkdirAll(filepath.Dir(baseList), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(record.ListFile), 0o755); err != nil {
 		return err
 	}
-	if err := replace(baseList, []byte(list), 0o644); err != nil {
+	if err := replace(record.ListFile, []byte(list), 0o644); err != nil {
 		return err
 	}
-	fmt.Println("wrote", baseList)
+	fmt.Println("wrote", record.ListFile)
 	pause()
 	return nil
 }
