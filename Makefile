@@ -74,6 +74,7 @@ e2e: require-go ## Play what happens to real nodes (root on Debian; E2E=pattern 
 	@$(GO) build -o bin/e2e ./test/e2e/cmd/e2e && exec bin/e2e -test.v -test.run='$(E2E)'
 
 .PHONY: e2e-soak
+e2e-soak: ROUNDS = 100
 e2e-soak: require-go ## Reboot real nodes again and again (root on Debian; ROUNDS=100, SEED=1)
 	@$(GO) build -o bin/e2e ./test/e2e/cmd/e2e && exec bin/e2e -test.v -test.run=AgainAndAgain -soak-rounds=$(ROUNDS) -soak-seed=$(SEED)
 

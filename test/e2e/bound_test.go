@@ -3,10 +3,15 @@
 package e2e
 
 import (
+	"context"
+	"slices"
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/nodegate/nodegate/gate"
+	"github.com/nodegate/nodegate/test/e2e/lab"
 	"github.com/nodegate/nodegate/test/e2e/record"
 )
 
@@ -67,40 +72,57 @@ func (s *stage) rebootUnderPods() (harmed int, waited []time.Duration) {
 	// A network that writes its list anew takes whatever holds pods out of it.
 	s.hold(record.KeepList)
 	defer s.release(record.KeepList)
-	began := time.Now()
-	for range boundPods {
-		_, err := s.Workload(s.ctx, "bound", s.m.Name)
-		s.must(err)
-	}
-	s.awaitStarts(began, boundPods)
+	pods := s.bindPods(boundPods)
 	s.hold(record.HoldMesh)
 	s.powerOff()
-	booted := time.Now()
 	s.powerOn()
 	s.awaitUp()
 	s.awaitClosed()
 	if s.holds {
 		<-time.After(awhile)
 	} else {
-		s.awaitStarts(booted, boundPods)
+		s.boundStarts(pods)
 	}
 	s.release(record.HoldMesh)
-	s.awaitStarts(booted, boundPods)
 	if s.gated {
 		s.awaitOpen()
 	}
-	starts, err := s.Starts(s.m, booted)
-	s.must(err)
-	for _, w := range starts {
+	for _, w := range s.boundStarts(pods) {
 		if !w.Meshed {
 			harmed++
 		} else if at, ok := s.openedAt(); ok {
 			waited = append(waited, w.Time.Sub(at))
 		}
 	}
-	s.Logf("%d of %d bound pods started without their mesh", harmed, len(starts))
+	s.Logf("%d of %d bound pods started without their mesh", harmed, len(pods))
 	s.must(s.Clear(s.ctx, s.m.Name))
 	return harmed, waited
+}
+
+// bindPods has pods run that stay.
+func (s *stage) bindPods(count int) []types.UID {
+	s.Helper()
+	since := time.Now()
+	var pods []types.UID
+	for range count {
+		pod, err := s.Workload(s.ctx, "bound", s.m.Name)
+		s.must(err)
+		pods = append(pods, pod.UID)
+	}
+	s.awaitStarts(since, count)
+	return pods
+}
+
+// boundStarts waits until pods have started in the last boot, and returns how.
+func (s *stage) boundStarts(pods []types.UID) []lab.Started {
+	s.Helper()
+	var started []lab.Started
+	s.must(s.Await(s.ctx, "bound pods to start again", func(context.Context) (bool, error) {
+		all, err := s.Starts(s.m, s.m.Booted())
+		started = slices.DeleteFunc(all, func(w lab.Started) bool { return !slices.Contains(pods, types.UID(w.UID)) })
+		return len(started) >= len(pods), err
+	}))
+	return started
 }
 
 // openedAt is when the gate was opened in the last boot.

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/nodegate/nodegate/test/e2e/lab"
 	"github.com/nodegate/nodegate/test/e2e/machine"
 	"github.com/nodegate/nodegate/test/e2e/record"
@@ -58,11 +60,15 @@ func soak(t *testing.T, gated bool) {
 	t.Log(latencies.String())
 }
 
+// soakBound are on each node all the while, and start again at every reboot.
+const soakBound = 2
+
 // soakOne reboots one machine, with flavours of its own.
 func soakOne(s *stage, number int, latencies *latencies) {
 	random := rand.New(rand.NewPCG(*soakSeed, uint64(number+1)))
 	s.guarded = s.gated
 	var total outcome
+	bound := s.bindPods(soakBound)
 	end := s.Stream(s.ctx, "stream", s.m.Name)
 	for round := range *soakRounds / 2 {
 		f := randomFlavour(random)
@@ -70,12 +76,12 @@ func soakOne(s *stage, number int, latencies *latencies) {
 		s.rebootAs(f)
 		if s.gated {
 			s.awaitOpen()
-			latencies.add(s)
+			latencies.add(s, bound)
 		}
 		s.awaitStarts(time.Now(), 3)
 		o := s.outcome()
 		s.Logf("%d: %s: %s", round, f, o)
-		if s.gated && (o.late > 0 || o.bound > 0 || o.harmed > 0 && !f.rewrites) {
+		if s.gated && (o.late > 0 || o.bound > 0 || o.earlyHarmed > 0 || o.harmed > 0 && !f.rewrites) {
 			s.Errorf("the Node was seen so: %s", s.describe())
 		}
 		total.add(o)
@@ -93,7 +99,7 @@ type flavour struct {
 	slow bool
 	// twice: the node fails again while it comes up.
 	twice bool
-	// network and mesh are how long these take after the node is up.
+	// network is how long that takes after the node is up, and mesh how long after that.
 	network, mesh time.Duration
 	// rewrites: the network writes its list anew, as many do when they start. Until an
 	// agent is up nobody mends it, and bound pods start without what is missing in it.
@@ -141,14 +147,14 @@ func (s *stage) rebootAs(f flavour) {
 		s.powerOn()
 	}
 	s.awaitUp()
-	var group sync.WaitGroup
-	for file, late := range map[string]time.Duration{record.HoldBase: f.network, record.HoldMesh: f.mesh} {
-		group.Go(func() {
-			<-time.After(late)
-			s.release(file)
-		})
+	<-time.After(f.network)
+	s.release(record.HoldBase)
+	if f.mesh > 0 && s.gated {
+		// From there on only the mesh is waited for.
+		s.awaitNode("to be told that its mesh does not serve", func(n lab.NodeSeen) bool { return n.Reported == s.m.BootID() && !n.Serves })
 	}
-	group.Wait()
+	<-time.After(f.mesh)
+	s.release(record.HoldMesh)
 }
 
 // latencies are of all reboots with nodegate.
@@ -157,13 +163,15 @@ type latencies struct {
 	// arm: from the first sight of a boot, where the gate was open, to its being closed.
 	// open: from the mesh's serving, of which the agent had said that it does not, to the
 	// gate's being open. pending: from that to the first pod that was kept waiting and
-	// runs.
-	arm, open, pending []time.Duration
+	// runs. bound: from that to the start of a pod that was bound before the reboot.
+	arm, open, pending, bound []time.Duration
 }
 
-// add adds what the last boot of a machine shows.
-func (l *latencies) add(s *stage) {
+// add adds what the last boot of a machine shows, and waits until pods that were bound
+// before it have started.
+func (l *latencies) add(s *stage, bound []types.UID) {
 	s.Helper()
+	started := s.boundStarts(bound)
 	serves, err := record.Read[record.Serve](s.m.Disk(record.ServesFile))
 	s.must(err)
 	l.mu.Lock()
@@ -182,11 +190,16 @@ func (l *latencies) add(s *stage) {
 		return
 	}
 	at, served := states[first].At, serves[len(serves)-1].Time
-	waited := slices.ContainsFunc(states[:first], func(n lab.NodeSeen) bool {
+	told := slices.ContainsFunc(states[:first], func(n lab.NodeSeen) bool {
 		return n.Reported == n.BootID && !n.Serves && n.At.Before(served)
 	})
-	if waited && at.After(served) {
+	if told && at.After(served) {
 		l.open = append(l.open, at.Sub(served))
+	}
+	for _, w := range started {
+		if w.Time.After(at) { // else nothing held it back
+			l.bound = append(l.bound, w.Time.Sub(at))
+		}
 	}
 	if took, ok := firstRunning(s.Lab, s.m, states[closed].At, at); ok {
 		l.pending = append(l.pending, took)
@@ -223,8 +236,8 @@ func firstRunning(l *lab.Lab, m *machine.Machine, closed, opened time.Time) (tim
 }
 
 func (l *latencies) String() string {
-	return fmt.Sprintf("a new boot seen -> gate closed: %s; mesh serves -> gate open: %s; gate open -> a pending pod runs: %s",
-		quantiles(l.arm), quantiles(l.open), quantiles(l.pending))
+	return fmt.Sprintf("a new boot seen -> gate closed: %s; mesh serves -> gate open: %s; gate open -> a pending pod runs: %s; gate open -> a bound pod runs: %s",
+		quantiles(l.arm), quantiles(l.open), quantiles(l.pending), quantiles(l.bound))
 }
 
 // quantiles are the median and the 99th percentile.

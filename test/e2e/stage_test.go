@@ -191,6 +191,9 @@ type outcome struct {
 	// bound is of those workloads that were bound to the node though the gate was
 	// closed for a second.
 	bound int
+	// early were bound before that, and not before the boot was seen; that a guard needs
+	// a moment, and a scheduler another. earlyHarmed of these started without their mesh.
+	early, earlyHarmed int
 }
 
 func (o *outcome) add(more outcome) {
@@ -198,11 +201,13 @@ func (o *outcome) add(more outcome) {
 	o.harmed += more.harmed
 	o.late += more.late
 	o.bound += more.bound
+	o.early += more.early
+	o.earlyHarmed += more.earlyHarmed
 }
 
 func (o outcome) String() string {
-	return fmt.Sprintf("%d workloads started, %d without their mesh, of which %d were bound while the gate was closed; %d bound to a closed node",
-		o.starts, o.harmed, o.late, o.bound)
+	return fmt.Sprintf("%d workloads started, %d without their mesh, of which %d were bound while the gate was closed; %d bound to a closed node; %d bound as it closed, of which %d started without their mesh",
+		o.starts, o.harmed, o.late, o.bound, o.early, o.earlyHarmed)
 }
 
 func (s *stage) outcome() outcome {
@@ -213,22 +218,33 @@ func (s *stage) outcome() outcome {
 	if s.guarded {
 		spans = append(spans, s.booting()...)
 	}
-	during := func(at time.Time) bool {
-		return slices.ContainsFunc(spans, func(c span) bool { return at.After(c.from.Add(schedulerDelay)) && at.Before(c.to) })
+	within := func(at time.Time, delay time.Duration) bool {
+		return slices.ContainsFunc(spans, func(c span) bool { return at.After(c.from.Add(delay)) && at.Before(c.to) })
 	}
+	during := func(at time.Time) bool { return within(at, schedulerDelay) }
+	early := func(at time.Time) bool { return within(at, 0) && !during(at) }
 	o := outcome{starts: len(starts)}
 	for _, w := range starts {
 		if w.Meshed {
 			continue
 		}
 		o.harmed++
+		if early(w.Seen.Bound) && w.Seen.Bound.After(s.began) {
+			o.earlyHarmed++
+		}
 		if during(w.Seen.Bound) {
 			o.late++
 			s.Logf("late: %s, bound %s, started %s", w.Pod, w.Seen.Bound.Format(clock), w.Time.Local().Format(clock))
 		}
 	}
 	for _, p := range s.Seen.Pods(lab.Namespace) {
-		if p.Node == s.m.Name && p.Bound.After(s.began) && during(p.Bound) {
+		if p.Node != s.m.Name || !p.Bound.After(s.began) {
+			continue
+		}
+		if early(p.Bound) {
+			o.early++
+		}
+		if during(p.Bound) {
 			o.bound++
 			s.Logf("bound to a closed node: %s/%s, %s", p.Namespace, p.Name, p.Bound.Format(clock))
 		}

@@ -84,6 +84,13 @@ func (m *Machine) Boot(at time.Time) int {
 	return number
 }
 
+// Booted is when the last boot was.
+func (m *Machine) Booted() time.Time {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.boots[len(m.boots)-1]
+}
+
 // groups are the control groups of the last boot.
 func (m *Machine) groups() Groups {
 	return groups(m.Cgroup, fmt.Sprintf("%s-%d", m.Name, len(m.boots)))
