@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -152,29 +151,8 @@ func (gs Groups) remove() error {
 	return errors.Join(faults...)
 }
 
-// RunGroup is the folder of all control groups of a run, by the process that began
-// it.
-func RunGroup(pid int) string { return runGroups + strconv.Itoa(pid) }
-
-const runGroups = "nodegate-e2e-"
-
-// RemoveGroups removes the control groups of a run in every hierarchy, and those of
-// runs that were killed before they could.
-func RemoveGroups(run string) error {
-	var faults []error
-	for _, g := range groups(run, "") {
-		faults = append(faults, removeGroup(g.path()))
-		all, err := filepath.Glob(filepath.Join(g.Mount, runGroups+"*"))
-		faults = append(faults, err)
-		for _, dir := range all {
-			pid := strings.TrimPrefix(filepath.Base(dir), runGroups)
-			if _, err := os.Stat(filepath.Join("/proc", pid)); errors.Is(err, fs.ErrNotExist) {
-				faults = append(faults, removeGroup(dir))
-			}
-		}
-	}
-	return errors.Join(faults...)
-}
+// RemoveGroups removes the control groups of a run in every hierarchy.
+func RemoveGroups(run string) error { return groups(run, "").remove() }
 
 func removeGroup(dir string) error {
 	entries, err := os.ReadDir(dir)

@@ -5,7 +5,7 @@
 // gone when it ends, and when it is killed, and when whoever runs it is killed: the
 // kernel takes care of that. Files go to a folder that is lost in the same way.
 //
-// What no namespace takes along are control groups; package machine removes them.
+// What no namespace takes along are control groups; the command e2e sees to them.
 package sandbox
 
 import (

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"syscall"
 
 	"github.com/nodegate/nodegate/test/e2e/lab"
 	"github.com/nodegate/nodegate/test/e2e/machine"
@@ -21,6 +23,8 @@ func run(ctx context.Context, args []string) (int, error) {
 			return 1, machine.Main()
 		case sandbox.Command:
 			return sandbox.Main(args[1:])
+		case sweepCommand:
+			return 0, sweep(args[1:])
 		}
 	}
 	if err := refuse(); err != nil {
@@ -31,12 +35,48 @@ func run(ctx context.Context, args []string) (int, error) {
 		return 0, err
 	}
 	// A name of this run's own, for there may be another.
-	kit.Cgroup = machine.RunGroup(os.Getpid())
+	kit.Cgroup = fmt.Sprintf("nodegate-e2e-%d", os.Getpid())
 	if err := kit.Export(); err != nil {
 		return 0, err
 	}
+	swept, err := sweepAfter(kit.Cgroup)
+	if err != nil {
+		return 0, err
+	}
 	code, err := sandbox.Run(ctx, kit.Dir, append([]string{kit.Tests, "-test.timeout=3h"}, args...)...)
-	return code, errors.Join(err, machine.RemoveGroups(kit.Cgroup))
+	return code, errors.Join(err, swept())
+}
+
+// sweepCommand is the argument by which this program becomes the one that outlives a
+// run, however that ends, and removes its control groups.
+const sweepCommand = "sweep"
+
+// sweepAfter starts that program, and returns what tells it that the run has ended, and
+// waits for it. If this process is killed, that tells it, too.
+func sweepAfter(group string) (swept func() error, err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	sweeper := exec.Command(self, sweepCommand, group)
+	sweeper.Stderr = os.Stderr
+	sweeper.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	leash, err := sweeper.StdinPipe()
+	if err == nil {
+		err = sweeper.Start()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("starting what cleans up: %w", err)
+	}
+	return func() error { return errors.Join(leash.Close(), sweeper.Wait()) }, nil
+}
+
+func sweep(args []string) error {
+	if len(args) != 1 {
+		return errors.New("sweep takes a control group")
+	}
+	_, _ = io.Copy(io.Discard, os.Stdin) // until it is closed, by whomever
+	return machine.RemoveGroups(args[0])
 }
 
 // refuse says why the tests cannot run here.
@@ -44,18 +84,18 @@ func refuse() error {
 	if os.Geteuid() != 0 {
 		return errors.New("the end-to-end tests make namespaces and control groups: run them as root")
 	}
-	if _, err := os.Stat("/etc/debian_version"); err != nil {
+	if _, err := os.Stat(debianVersion); err != nil {
 		return errors.New("the end-to-end tests run containerd, runc and CNI plugins of Debian, and this is another system")
 	}
-	for _, program := range []string{"apt-get", "dpkg-deb", "ip", "nsenter", "go"} {
+	for _, program := range []string{"apt-get", "dpkg-deb", "mount", "nsenter", "go"} {
 		if _, err := exec.LookPath(program); err != nil {
-			return fmt.Errorf("the end-to-end tests need %s, which is not on the PATH (ip is in the package iproute2)", program)
+			return fmt.Errorf("the end-to-end tests need %s, which is not on the PATH", program)
 		}
 	}
 	return machine.CheckGroups()
 }
 
-// prepare builds and fetches all that the tests run, in out/e2e.
+// prepare builds what the tests run, in out/e2e, and fetches the rest into the cache.
 func prepare(ctx context.Context) (*lab.Kit, error) {
 	out, err := filepath.Abs("out/e2e")
 	if err != nil {
@@ -64,11 +104,13 @@ func prepare(ctx context.Context) (*lab.Kit, error) {
 	kit := &lab.Kit{
 		Dir:      filepath.Join(out, "run"),
 		Logs:     filepath.Join(out, "logs"),
-		Debian:   filepath.Join(out, "debian"),
 		Images:   filepath.Join(out, "images"),
 		Tests:    filepath.Join(out, "e2e.test"),
 		Kubectl:  filepath.Join(out, "kubectl-nodegate"),
 		Revision: "dev",
+	}
+	if kit.Debian, err = debianFolder(); err != nil {
+		return nil, err
 	}
 	if kit.Program, err = os.Executable(); err != nil {
 		return nil, err
@@ -87,5 +129,5 @@ func prepare(ctx context.Context) (*lab.Kit, error) {
 			return nil, err
 		}
 	}
-	return kit, nil
+	return kit, usePackages(kit)
 }
