@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -137,7 +138,7 @@ func (o *explainOptions) happened(e *report.Explanation, g *report.Explained) {
 	const most = 10
 	if len(g.Events) > 0 {
 		o.didf("\n  What happened, by the guard's Events, the latest first:")
-	} else if g.Governed {
+	} else if g.Governed && !slices.ContainsFunc(e.Unseen, func(u report.Unseen) bool { return u.Part == report.PartEvents }) {
 		o.didf("\n  What happened: the guard's Events tell nothing. They are kept for an hour, as a rule.")
 	}
 	var rows [][]cell

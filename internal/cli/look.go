@@ -186,10 +186,13 @@ func trimNode(node *corev1.Node) *corev1.Node {
 	return node
 }
 
-// trimPod drops all but where a pod is and how it does.
+// trimPod drops all but where a pod is, or is to be, and how it does.
 func trimPod(pod *corev1.Pod) *corev1.Pod {
 	pod.ManagedFields = nil
-	pod.Spec = corev1.PodSpec{NodeName: pod.Spec.NodeName}
+	pod.Spec = corev1.PodSpec{NodeName: pod.Spec.NodeName, Affinity: pod.Spec.Affinity}
+	if pod.Spec.NodeName != "" {
+		pod.Spec.Affinity = nil
+	}
 	return pod
 }
 
@@ -197,16 +200,22 @@ func (l *look) readPods(ctx context.Context, namespace string, selector labels.S
 	if l.rest {
 		return nil
 	}
-	options := client.ListOptions{Namespace: namespace, LabelSelector: selector}
-	if l.node != "" {
-		options.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", l.node)
+	selectors := []fields.Selector{nil}
+	if l.node != "" { // on it, or waiting to be
+		selectors = []fields.Selector{fields.OneTermEqualSelector("spec.nodeName", l.node), fields.OneTermEqualSelector("spec.nodeName", "")}
 	}
-	err := eachOf(ctx, l.Client, &corev1.PodList{}, options, func(object runtime.Object) {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.in.Pods = append(l.in.Pods, *trimPod(object.(*corev1.Pod)))
-	})
-	return l.unseen(report.PartPods, err)
+	for _, where := range selectors {
+		options := client.ListOptions{Namespace: namespace, LabelSelector: selector, FieldSelector: where}
+		err := eachOf(ctx, l.Client, &corev1.PodList{}, options, func(object runtime.Object) {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.in.Pods = append(l.in.Pods, *trimPod(object.(*corev1.Pod)))
+		})
+		if err != nil {
+			return l.unseen(report.PartPods, err)
+		}
+	}
+	return nil
 }
 
 func (l *look) readDaemonSets(ctx context.Context, namespace string) error {

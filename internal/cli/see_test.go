@@ -57,6 +57,7 @@ func TestSee(t *testing.T) {
 	t.Run("config", e.validates)
 	t.Run("version", e.seesVersions)
 	t.Run("few rights", e.seesLittle)
+	t.Run("an agent that waits", e.seesWaitingAgent)
 	t.Run("watch", e.watches)
 }
 
@@ -214,10 +215,37 @@ func (e *environment) seesLittle(t *testing.T) {
 	}
 	reader.expect(t, int(codeArmed), "The default gate is assumed", "status")
 	reader.expect(t, int(codeArmed), "Absent: there is no heartbeat", "heartbeat", "node-1")
+	if out, _, code := reader.run(t, "explain", "node-1"); code != codeUnseen || strings.Contains(out, "Events tell nothing") {
+		t.Errorf("exit code %d, of Events that were not seen it says\n%s", code, out)
+	}
 	if s := reader.status(t, codeUnseen, "-l", "no=such"); len(s.Nodes) > 0 {
 		t.Errorf("nodes %+v", s.Nodes)
 	}
 	e.expect(t, codeFailed, "run it as somebody who may", "status", "--as=nobody")
+}
+
+// seesWaitingAgent: a pod that no scheduler has bound yet is its node's all the same.
+func (e *environment) seesWaitingAgent(t *testing.T) {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "waiting", Namespace: gate.Namespace, Labels: map[string]string{gate.AgentLabel: gate.AgentLabelValue}},
+		Spec: corev1.PodSpec{
+			Containers: []corev1.Container{{Name: "agent", Image: "agent"}},
+			Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+				RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+					MatchFields: []corev1.NodeSelectorRequirement{{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{"node-1"}}},
+				}}},
+			}},
+		},
+	}
+	if _, err := e.admin.CoreV1().Pods(gate.Namespace).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	e.expect(t, codeDone, "describe pod waiting", "explain", "node-1")
+	for _, row := range e.status(t, int(codeArmed)).Nodes {
+		if of := row.Agent.Pod; (of == "waiting") != (row.Node == "node-1") {
+			t.Errorf("the pod of %s is %q", row.Node, of)
+		}
+	}
 }
 
 // watches: a row that changes is shown, and one more is not.

@@ -69,6 +69,9 @@ func TestExplain_Golden(t *testing.T) {
 	}))
 	say("fresh, its pod is not Ready", explained(t, "fresh", func(in *Input) { in.Pods = nil }))
 	say("unadopted, no time of installation", explained(t, "unadopted", func(in *Input) { in.InstalledAt = time.Time{} }))
+	say("unadopted, configuration unseen", explained(t, "unadopted", func(in *Input) {
+		in.InstalledAt, in.Unseen = time.Time{}, []Unseen{{Part: PartConfiguration}}
+	}))
 	say("not-ready, several gates", explained(t, "not-ready", func(in *Input) {
 		other := *gate.DefaultGate()
 		other.Name, other.Taint.Key = "other", "example.com/other"

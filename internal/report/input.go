@@ -73,7 +73,7 @@ func newIndex(in *Input) *index {
 	x := &index{Input: in, pods: map[[2]string][]*corev1.Pod{}, sets: map[string][]appsv1.DaemonSet{}}
 	for i := range in.Pods {
 		pod := &in.Pods[i]
-		key := [2]string{pod.Namespace, pod.Spec.NodeName}
+		key := [2]string{pod.Namespace, placement.NodeOf(pod)}
 		x.pods[key] = append(x.pods[key], pod)
 	}
 	for i := range in.Config.Gates {
@@ -83,7 +83,7 @@ func newIndex(in *Input) *index {
 	return x
 }
 
-// podsOf are the gate's agent pods that are bound to a Node.
+// podsOf are the gate's agent pods that are bound to a Node, or wait for that.
 func (x *index) podsOf(node string, g *gate.Gate) []*corev1.Pod {
 	agent := labels.SelectorFromSet(g.Agent.PodLabels)
 	var pods []*corev1.Pod

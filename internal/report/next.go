@@ -54,6 +54,12 @@ func (x *index) ofVerdict(node *corev1.Node, g *gate.Gate, row Row) []Step {
 	case gate.OtherNode:
 		return []Step{{Why: "The Node was deleted and created again, or restored. A running agent sees that and writes anew within seconds."}}
 	case gate.OtherBoot:
+		if !gate.ValidBootID(node.Status.NodeInfo.BootID) {
+			return []Step{{
+				Why:     "The Node shows no boot id, without which no agent can open it. Its kubelet reads it from /proc/sys/kernel/random/boot_id. See what the kubelet reports.",
+				Command: fmt.Sprintf("kubectl get node %s -o jsonpath='{.status.nodeInfo}'", node.Name),
+			}}
+		}
 		return []Step{{Why: "The node has rebooted, and its agent has not written since. Give it the time to start; where it runs already, see what it says."}}
 	case gate.FromFuture:
 		return []Step{{
@@ -97,8 +103,7 @@ func (x *index) ofAgent(node *corev1.Node, g *gate.Gate, row Row) []Step {
 		return steps
 	case row.Agent.Pod == "":
 		return []Step{
-			{Why: "The agent has no pod on the node, where it should have one. See whether one waits.", Command: onNode},
-			{Why: "See why none is made.", Command: fmt.Sprintf("kubectl -n %s describe daemonset %s", namespace, x.sets[g.Name][0].Name)},
+			{Why: "The agent has no pod for the node, where it should have one. See why none is made.", Command: fmt.Sprintf("kubectl -n %s describe daemonset %s", namespace, x.sets[g.Name][0].Name)},
 		}
 	}
 	describe := fmt.Sprintf("kubectl -n %s describe pod %s", namespace, row.Agent.Pod)

@@ -196,7 +196,8 @@ func (x *index) agent(node *corev1.Node, g *gate.Gate) *Agent {
 		return nil
 	}
 	pods := x.podsOf(node.Name, g)
-	agent := &Agent{Belongs: placement.Belongs(x.sets[g.Name], node, g, len(pods) > 0)}
+	bound := slices.ContainsFunc(pods, func(pod *corev1.Pod) bool { return pod.Spec.NodeName != "" })
+	agent := &Agent{Belongs: placement.Belongs(x.sets[g.Name], node, g, bound)}
 	var best *corev1.Pod
 	for _, pod := range pods {
 		if best == nil || placement.Ready(pod) || !placement.Ready(best) && best.CreationTimestamp.Before(&pod.CreationTimestamp) {
@@ -228,6 +229,11 @@ func problem(pod *corev1.Pod) string {
 	}
 	if pod.Status.Reason != "" {
 		return pod.Status.Reason
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason != "" {
+			return c.Reason
+		}
 	}
 	if pod.Status.Phase != corev1.PodRunning && pod.Status.Phase != "" {
 		return string(pod.Status.Phase)

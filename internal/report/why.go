@@ -13,12 +13,12 @@ import (
 // why is the answer to why the gate is as it is.
 func (x *index) why(node *corev1.Node, g *gate.Gate, row Row) string {
 	if row.State == Armed {
-		return x.whyArmed(g, row)
+		return x.whyArmed(node, g, row)
 	}
 	return x.whyOpen(node, g, row)
 }
 
-func (x *index) whyArmed(g *gate.Gate, row Row) string {
+func (x *index) whyArmed(node *corev1.Node, g *gate.Gate, row Row) string {
 	var said []string
 	switch row.Verdict {
 	case gate.Fresh:
@@ -39,6 +39,8 @@ func (x *index) whyArmed(g *gate.Gate, row Row) string {
 			said = append(said, fmt.Sprintf("Nothing will open it: no DaemonSet in namespace %s creates agent pods.", g.Agent.Namespace))
 		case row.Agent != nil && !row.Agent.Belongs:
 			said = append(said, "Nothing will open it: no pod of the agent can run on this node.")
+		case row.Verdict == gate.OtherBoot && !gate.ValidBootID(node.Status.NodeInfo.BootID):
+			said = append(said, "Nothing will open it while the Node shows no boot id.")
 		default:
 			said = append(said, "It opens by itself as soon as the agent on the node shows that it serves.")
 		}
@@ -68,6 +70,9 @@ func (x *index) whyOpen(node *corev1.Node, g *gate.Gate, row Row) string {
 }
 
 func unadopted(x *index, node *corev1.Node) string {
+	if !x.saw(PartConfiguration) {
+		return "its agent has never written a heartbeat. When nodegate was installed was not seen: a Node that was created later is in its care all the same."
+	}
 	if x.InstalledAt.IsZero() {
 		return "its agent has never written a heartbeat, and when nodegate was installed is not recorded."
 	}

@@ -78,8 +78,19 @@ func animals() []animal {
 			hb.Ready = false
 			hb.Extra = append(hb.Extra, gate.Token{Key: gate.TokenFailing, Value: "socket,conflist"})
 		}, pod: unready("")},
+		{name: "no-boot-id", armed: true, change: func(node *corev1.Node) { node.Status.NodeInfo.BootID = "" }, heartbeat: fresh, pod: unready("")},
 		{name: "other-boot", armed: true, heartbeat: func(hb *gate.Heartbeat) { hb.BootID = otherBoot }},
 		{name: "other-node", armed: true, heartbeat: func(hb *gate.Heartbeat) { hb.NodeUID = "another" }, pod: ready},
+		{name: "pending", armed: true, pod: func(pod *corev1.Pod) {
+			pod.Spec = corev1.PodSpec{Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+				RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+					MatchFields: []corev1.NodeSelectorRequirement{{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{"pending"}}},
+				}}},
+			}}}
+			pod.Status = corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{
+				Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable,
+			}}}
+		}},
 		{name: "unadopted", change: func(node *corev1.Node) { node.CreationTimestamp = metav1.NewTime(installed.Add(-time.Hour)) }},
 		{name: "ungoverned", change: func(node *corev1.Node) { node.Labels[gate.ExemptLabel] = "true" }},
 		{name: "ungoverned-armed", armed: true, change: func(node *corev1.Node) { node.Labels[gate.ExemptLabel] = "true" }},
