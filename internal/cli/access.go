@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"golang.org/x/sync/errgroup"
 	authorizationv1 "k8s.io/api/authorization/v1"
 
 	"github.com/nodegate/nodegate/manifests"
@@ -13,8 +14,10 @@ import (
 // lacking are the rights of the list that the caller does not have. Where that
 // cannot be asked it is none: the API server will say so itself.
 func (c *connection) lacking(ctx context.Context, rights []manifests.Right) []manifests.Right {
-	var missing []manifests.Right
-	for _, r := range rights {
+	lacks := make([]bool, len(rights))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(16)
+	for i, r := range rights {
 		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
 			ResourceAttributes: &authorizationv1.ResourceAttributes{
 				Namespace: r.Namespace, Verb: r.Verb, Group: r.Group, Resource: r.Resource, Name: r.Name,
@@ -23,10 +26,18 @@ func (c *connection) lacking(ctx context.Context, rights []manifests.Right) []ma
 		if resource, sub, ok := strings.Cut(r.Resource, "/"); ok {
 			review.Spec.ResourceAttributes.Resource, review.Spec.ResourceAttributes.Subresource = resource, sub
 		}
-		if err := c.Create(ctx, review); err != nil {
-			return missing
-		}
-		if !review.Status.Allowed {
+		group.Go(func() error {
+			err := c.Create(ctx, review)
+			lacks[i] = err == nil && !review.Status.Allowed
+			return err
+		})
+	}
+	if group.Wait() != nil {
+		return nil
+	}
+	var missing []manifests.Right
+	for i, r := range rights {
+		if lacks[i] {
 			missing = append(missing, r)
 		}
 	}

@@ -52,7 +52,7 @@ Where several gates govern the node, say which by --gate; --clear without it end
 all bypasses of the node.`,
 		Example: `  kubectl nodegate bypass node-1 --for 1h --reason "the agent's image cannot be pulled"
   kubectl nodegate bypass node-1 --clear`,
-		Args:              cobra.ExactArgs(1),
+		Args:              oneNode,
 		ValidArgsFunction: o.completeNode,
 		RunE: func(command *cobra.Command, args []string) (err error) {
 			if b.node, err = nodeName(args[0]); err != nil {

@@ -2,8 +2,8 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -55,11 +55,12 @@ func (o *options) connect() (*connection, error) {
 func (o *options) clientConfig() (*rest.Config, error) {
 	raw, err := o.flags.ToRawKubeConfigLoader().RawConfig()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("reading the kubeconfig: %w", err)
 	}
 	_, outside := rest.InClusterConfig()
 	if len(raw.Clusters) == 0 && *o.flags.APIServer == "" && outside != nil {
-		return nil, errors.New("there is no kubeconfig: name one by --kubeconfig or in the environment as KUBECONFIG")
+		return nil, fmt.Errorf("there is no kubeconfig, or none that names a cluster, at %s: name one by --kubeconfig or in the environment as KUBECONFIG",
+			strings.Join(o.flags.ToRawKubeConfigLoader().ConfigAccess().GetLoadingPrecedence(), ", "))
 	}
 	return o.flags.ToRESTConfig()
 }
@@ -90,7 +91,10 @@ func parsed(object *unstructured.Unstructured) (text string, cfg *gate.Configura
 	if text, err = configText(object); err == nil {
 		cfg, err = gate.ParseConfiguration([]byte(text))
 	}
-	return text, cfg, explain(err, object)
+	if err != nil {
+		err = fmt.Errorf("%w: controller and agents go on with the last one that was valid; mend it there, or bring another by kubectl nodegate upgrade --config FILE", explain(err, object))
+	}
+	return text, cfg, err
 }
 
 // configuration reads the one that is installed.
@@ -130,12 +134,19 @@ func explain(err error, object *unstructured.Unstructured) error {
 	switch {
 	case apierrors.IsNotFound(err) && object.GetKind() == "ConfigMap":
 		hint = ": is nodegate installed in this cluster?"
-	case apierrors.IsForbidden(err):
+	case unauthorized(err):
 		hint = ": run it as somebody who may"
 	case apierrors.IsUnauthorized(err):
 		hint = ": the kubeconfig's credentials are not accepted"
 	}
 	return fmt.Errorf("%s: %w%s", describe(object), err, hint)
+}
+
+// unauthorized reports whether it is a right that is missing. What admission
+// refuses, such as a quota or another's policy, is forbidden too, and to everybody.
+func unauthorized(err error) bool {
+	said := func(words string) bool { return strings.Contains(err.Error(), words) }
+	return apierrors.IsForbidden(err) && (said(" cannot ") || said("not currently held") || said("only with the verb"))
 }
 
 func describe(object *unstructured.Unstructured) string {

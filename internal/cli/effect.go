@@ -29,7 +29,7 @@ const (
 
 // await waits until the mode is seen to be in effect.
 func (o *modeOptions) await(ctx context.Context, c *connection, cfg *gate.Configuration, found form) error {
-	ctx, cancel := context.WithTimeout(ctx, o.timeout)
+	limited, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
 	unseen := false
 	for _, part := range []struct {
@@ -40,7 +40,10 @@ func (o *modeOptions) await(ctx context.Context, c *connection, cfg *gate.Config
 		{"the guard", o.guardSeen(c)},
 	} {
 		o.sayf("Waiting up to %s for %s to be in mode %s ...", o.timeout, part.name, o.mode)
-		if err := poll(ctx, part.seen); err != nil {
+		if err := poll(limited, part.seen); err != nil {
+			if ctx.Err() != nil {
+				return err
+			}
 			o.sayf("It was not seen: %v", err)
 			unseen = true
 		}

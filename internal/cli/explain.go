@@ -32,7 +32,7 @@ not read it says.
 
 Exit codes: 0 done, 1 failed, 2 done, but not all could be seen.`,
 		Example:           `  kubectl nodegate explain node-1`,
-		Args:              cobra.ExactArgs(1),
+		Args:              oneNode,
 		ValidArgsFunction: o.completeNode,
 		RunE:              func(command *cobra.Command, args []string) error { return e.run(command.Context(), args[0]) },
 	}

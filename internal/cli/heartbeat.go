@@ -28,7 +28,7 @@ who may not read it sees the default gate's heartbeat, and what others there are
 
 Exit codes: 0 every one is worth opening for, 1 failed, 3 one is not.`,
 		Example:           `  kubectl nodegate heartbeat node-1`,
-		Args:              cobra.ExactArgs(1),
+		Args:              oneNode,
 		ValidArgsFunction: o.completeNode,
 		RunE:              func(command *cobra.Command, args []string) error { return h.run(command.Context(), args[0]) },
 	}

@@ -118,7 +118,7 @@ func (o *installOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if o.command == "upgrade" && s.config == "" {
+	if o.command == "upgrade" && s.config == "" && s.fault == nil {
 		return fmt.Errorf("%s is not there: nodegate is not installed in this cluster; use `kubectl nodegate install`", describe(configMap()))
 	}
 	p, err := decide(s, o.wanted, gate.Mode(o.mode), given, c.clock.Now())
@@ -164,8 +164,11 @@ func (p plan) armedBy() string {
 // try has the API server try everything.
 func (o *installOptions) try(ctx context.Context, c *connection, objects []*unstructured.Unstructured) ([]applied, error) {
 	var tried []applied
-	faults := c.missingNamespaces(ctx, objects)
+	going, faults := c.namespaces(ctx, objects)
 	for _, object := range objects {
+		if going[object.GetNamespace()] {
+			continue
+		}
 		one, err := c.tryApply(ctx, object, o.force)
 		if err != nil {
 			faults = append(faults, err)
@@ -178,11 +181,11 @@ func (o *installOptions) try(ctx context.Context, c *connection, objects []*unst
 	return tried, nil
 }
 
-// missingNamespaces names those that the configuration speaks of and that are not
-// there.
-func (c *connection) missingNamespaces(ctx context.Context, objects []*unstructured.Unstructured) []error {
-	var faults []error
-	seen := map[string]bool{"": true, gate.Namespace: true}
+// namespaces looks for nodegate's and for those that the configuration speaks of,
+// which must be there. Nothing can be made in one that is going.
+func (c *connection) namespaces(ctx context.Context, objects []*unstructured.Unstructured) (going map[string]bool, faults []error) {
+	going = map[string]bool{}
+	seen := map[string]bool{"": true}
 	for _, object := range objects {
 		name := object.GetNamespace()
 		if seen[name] {
@@ -190,14 +193,17 @@ func (c *connection) missingNamespaces(ctx context.Context, objects []*unstructu
 		}
 		seen[name] = true
 		found, err := c.find(ctx, newObject(corev1.SchemeGroupVersion.WithKind("Namespace"), "", name))
-		if err == nil && found == nil {
-			err = fmt.Errorf("namespace %s does not exist, in which the configuration has agents or a check look for pods: create it first", name)
-		}
-		if err != nil {
+		switch {
+		case err != nil:
 			faults = append(faults, err)
+		case found == nil && name != gate.Namespace:
+			faults = append(faults, fmt.Errorf("namespace %s does not exist, in which the configuration has agents or a check look for pods: create it first", name))
+		case found != nil && found.GetDeletionTimestamp() != nil:
+			going[name] = true
+			faults = append(faults, fmt.Errorf("namespace %s is being deleted: run this again when it is gone; kubectl get namespace %s -o yaml says what it waits for", name, name))
 		}
 	}
-	return faults
+	return going, faults
 }
 
 // show prints what would change.
@@ -297,9 +303,6 @@ func (o *installOptions) sayLeft(ctx context.Context, c *connection, objects []*
 
 func (o *installOptions) applyOne(ctx context.Context, c *connection, object *unstructured.Unstructured) error {
 	done, err := c.apply(ctx, object)
-	if err != nil && ctx.Err() != nil {
-		return fmt.Errorf("interrupted at %s: what came before it is applied; run this again to finish", describe(object))
-	}
 	if err != nil {
 		return fmt.Errorf("%w\nWhat came before it is applied; run this again when that is mended", err)
 	}

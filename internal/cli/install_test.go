@@ -2,6 +2,8 @@ package cli
 
 import (
 	"context"
+	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -14,9 +16,12 @@ import (
 	"github.com/go-logr/logr"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -102,12 +107,73 @@ func TestInstall(t *testing.T) {
 	e.expect(t, codeDone, "configured", "upgrade", "--timeout=0", "--mode=enforce")
 	e.expectMode(t, gate.ModeEnforce)
 
+	t.Run("interrupted", e.interrupted)
 	t.Run("nodes without agents", e.withoutAgents)
 	t.Run("images", e.images)
 	t.Run("conflicts", e.conflicts)
 	t.Run("another configuration", e.anotherConfiguration)
+	t.Run("a broken configuration", e.broken)
 	t.Run("unseen", e.unseen)
 	t.Run("left", e.left)
+	t.Run("a namespace that is going", e.going)
+}
+
+// interrupter ends a context when something is written.
+type interrupter struct {
+	strings.Builder
+	at  string
+	end context.CancelFunc
+}
+
+func (i *interrupter) Write(p []byte) (int, error) {
+	n, err := i.Builder.Write(p)
+	if strings.Contains(i.String(), i.at) {
+		i.end()
+	}
+	return n, err
+}
+
+// interrupted: wherever a signal comes, that is what is said, and to run it again.
+func (e *environment) interrupted(t *testing.T) {
+	for _, at := range []string{"Images ", "for the controller to run", "for the rules on who may write", "for the guard to be in mode"} {
+		ctx, cancel := context.WithCancel(t.Context())
+		said := &interrupter{at: at, end: cancel}
+		args := append([]string{"install", "--config=" + writeFile(t, checkedGate), "--timeout=2s"}, e.flags...)
+		code := Run(ctx, genericiooptions.IOStreams{In: strings.NewReader(""), Out: io.Discard, ErrOut: said}, args)
+		cancel()
+		if !strings.HasSuffix(said.String(), "Error: interrupted: what is said above to be done is done; run it again for the rest\n") ||
+			strings.Contains(said.String(), "context canceled") || code != codeFailed {
+			t.Errorf("interrupted at %q: exit code %d\n%s", at, code, said)
+		}
+	}
+}
+
+// TestExplain_Forbidden: what admission refuses is refused to everybody.
+func TestExplain_Forbidden(t *testing.T) {
+	deployment := newObject(appsv1.SchemeGroupVersion.WithKind("Deployment"), gate.Namespace, gate.ControllerAccount)
+	for why, want := range map[string]bool{
+		`User "u" cannot create resource "deployments" in API group "apps" in the namespace "nodegate-system"`:                      true,
+		`user "u" (groups=["g"]) is attempting to grant RBAC permissions not currently held:`:                                       true,
+		`exceeded quota: q, requested: count/deployments.apps=1, used: count/deployments.apps=0, limited: count/deployments.apps=0`: false,
+	} {
+		err := explain(apierrors.NewForbidden(schema.GroupResource{Group: "apps", Resource: "deployments"}, deployment.GetName(), errors.New(why)), deployment)
+		if strings.Contains(err.Error(), "as somebody who may") != want {
+			t.Errorf("it says: %v", err)
+		}
+	}
+}
+
+// going: nothing can be made in a namespace that is being deleted, by anybody.
+func (e *environment) going(t *testing.T) {
+	if err := e.admin.CoreV1().Namespaces().Delete(t.Context(), gate.Namespace, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	_, said, code := e.run(t, "install", "--config="+writeFile(t, checkedGate))
+	const want = "Error: nothing was changed:\n- namespace nodegate-system is being deleted: run this again when it is gone; " +
+		"kubectl get namespace nodegate-system -o yaml says what it waits for\n"
+	if code != codeFailed || !strings.HasSuffix(said, want) {
+		t.Errorf("exit code %d\n%s", code, said)
+	}
 }
 
 func (e *environment) objects(t *testing.T, text string) []*unstructured.Unstructured {
@@ -233,6 +299,19 @@ func (e *environment) anotherConfiguration(t *testing.T) {
 	}
 }
 
+// broken: a configuration that somebody has spoilt is replaced by another, and what
+// enforces goes on.
+func (e *environment) broken(t *testing.T) {
+	for _, patch := range []string{`{"data": {"config.yaml": "gates: ["}}`, `{"data": null}`} {
+		if _, err := e.admin.CoreV1().ConfigMaps(gate.Namespace).Patch(t.Context(), gate.ConfigMapName, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: "kubectl-edit"}); err != nil {
+			t.Fatal(err)
+		}
+		e.expect(t, codeFailed, "bring another by kubectl nodegate upgrade --config FILE", "upgrade", "--timeout=0")
+		e.expect(t, codeDone, "mode enforce", "upgrade", "--timeout=0", "--force-conflicts", "--config="+writeFile(t, checkedGate))
+		e.expectMode(t, gate.ModeEnforce)
+	}
+}
+
 // left: the policies of a gate that was renamed are named, for they refuse the
 // heartbeats of the gate under its new name.
 func (e *environment) left(t *testing.T) {
@@ -298,13 +377,15 @@ func TestInstall_Begins(t *testing.T) {
 		told  gate.Mode
 		want  gate.Mode
 	}{
-		"an empty cluster":                {file: gate.ModeEnforce, want: gate.ModeEnforce},
-		"Nodes that are not governed":     {state: state{nodes: []corev1.Node{mac}}, file: gate.ModeEnforce, want: gate.ModeEnforce},
-		"Nodes":                           {state: state{nodes: []corev1.Node{mac, linux}}, file: gate.ModeEnforce, want: gate.ModeObserve},
-		"Nodes, told":                     {state: state{nodes: []corev1.Node{linux}}, file: gate.ModeObserve, told: gate.ModeEnforce, want: gate.ModeEnforce},
-		"Nodes, paused by the file":       {state: state{nodes: []corev1.Node{linux}}, file: gate.ModePaused, want: gate.ModePaused},
-		"an installation keeps its mode":  {state: state{nodes: []corev1.Node{linux}, parsed: parsed(gate.ModeEnforce)}, file: gate.ModeObserve, want: gate.ModeEnforce},
-		"an installation, told otherwise": {state: state{parsed: parsed(gate.ModeEnforce)}, file: gate.ModeEnforce, told: gate.ModePaused, want: gate.ModePaused},
+		"an empty cluster":            {file: gate.ModeEnforce, want: gate.ModeEnforce},
+		"Nodes that are not governed": {state: state{nodes: []corev1.Node{mac}}, file: gate.ModeEnforce, want: gate.ModeEnforce},
+		"Nodes":                       {state: state{nodes: []corev1.Node{mac, linux}}, file: gate.ModeEnforce, want: gate.ModeObserve},
+		"Nodes, told":                 {state: state{nodes: []corev1.Node{linux}}, file: gate.ModeObserve, told: gate.ModeEnforce, want: gate.ModeEnforce},
+		"Nodes, paused by the file":   {state: state{nodes: []corev1.Node{linux}}, file: gate.ModePaused, want: gate.ModePaused},
+		"policies that enforce, and no configuration": {state: state{nodes: []corev1.Node{linux}, enforcing: true}, file: gate.ModeEnforce, want: gate.ModeEnforce},
+		"the same, observed by the file":              {state: state{nodes: []corev1.Node{linux}, enforcing: true}, file: gate.ModeObserve, want: gate.ModeEnforce},
+		"an installation keeps its mode":              {state: state{nodes: []corev1.Node{linux}, parsed: parsed(gate.ModeEnforce)}, file: gate.ModeObserve, want: gate.ModeEnforce},
+		"an installation, told otherwise":             {state: state{parsed: parsed(gate.ModeEnforce)}, file: gate.ModeEnforce, told: gate.ModePaused, want: gate.ModePaused},
 	} {
 		got, why := startingMode(tc.state, parsed(tc.file), tc.told)
 		if got != tc.want || (why != "") != (tc.told == "" && got != tc.file) {

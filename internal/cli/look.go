@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -123,23 +122,18 @@ func right(err error) string {
 // readConfiguration falls back to the default gate where it may not be read.
 func (l *look) readConfiguration(ctx context.Context) error {
 	object := configMap()
-	typed := &corev1.ConfigMap{}
-	if err := l.Get(ctx, client.ObjectKeyFromObject(object), typed); err != nil {
+	if err := l.Get(ctx, client.ObjectKeyFromObject(object), object); err != nil {
 		l.in.Config = gate.Default()
 		return l.unseen(report.PartConfiguration, explain(err, object))
 	}
-	text, ok := typed.Data[gate.ConfigMapKey]
-	if !ok {
-		return invalid{explain(fmt.Errorf("there is no key %s", gate.ConfigMapKey), object)}
-	}
-	cfg, err := gate.ParseConfiguration([]byte(text))
+	_, cfg, err := parsed(object)
 	if err != nil {
-		return invalid{fmt.Errorf("%w\nController and agents go on with the last one that was valid; kubectl nodegate config validate checks it", explain(err, object))}
+		return invalid{err}
 	}
 	l.in.Config = cfg
 	// One that cannot be read counts as not recorded, for the controller too.
-	l.in.Retired = gate.ParseRetired(typed.Annotations[gate.RetiredAnnotation])
-	l.in.InstalledAt, _ = time.Parse(gate.TimeLayout, typed.Annotations[gate.InstalledAtAnnotation])
+	l.in.Retired = gate.ParseRetired(object.GetAnnotations()[gate.RetiredAnnotation])
+	l.in.InstalledAt, _ = time.Parse(gate.TimeLayout, object.GetAnnotations()[gate.InstalledAtAnnotation])
 	return nil
 }
 

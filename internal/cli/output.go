@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -31,8 +30,7 @@ func (o *output) addTo(command *cobra.Command, texts ...string) {
 	o.texts = texts
 	o.flags = genericclioptions.NewPrintFlags("")
 	o.flags.OutputFormat = &o.format
-	forms := append(slices.Clone(texts), "json", "yaml", "jsonpath=…", "go-template=…")
-	command.Flags().StringVarP(&o.format, "output", "o", "", "one of: "+strings.Join(forms, ", "))
+	command.Flags().StringVarP(&o.format, "output", "o", "", "one of: "+o.forms())
 	_ = command.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(append(slices.Clone(texts), "json", "yaml"), cobra.ShellCompDirectiveNoFileComp)) // the flag is there
 }
 
@@ -41,12 +39,16 @@ func (o *output) printer() (printers.ResourcePrinter, error) {
 	if o.made != nil || o.format == "" || slices.Contains(o.texts, o.format) {
 		return o.made, nil
 	}
-	if o.format == "name" {
-		return nil, errors.New("-o name is not one of the forms of this command")
+	made, err := o.flags.ToPrinter()
+	if o.format == "name" || genericclioptions.IsNoCompatiblePrinterError(err) {
+		return nil, fmt.Errorf("-o is %q, it must be one of %s", o.format, o.forms())
 	}
-	var err error
-	o.made, err = o.flags.ToPrinter()
-	return o.made, err
+	o.made = made
+	return made, err
+}
+
+func (o *output) forms() string {
+	return strings.Join(append(slices.Clone(o.texts), "json", "yaml", "jsonpath=…", "go-template=…"), ", ")
 }
 
 // print writes an object in a structured form, if that is asked for.

@@ -37,6 +37,8 @@ type state struct {
 	// it; empty if none is.
 	config string
 	parsed *gate.Configuration
+	// fault is why nothing is made of it, which another configuration mends.
+	fault error
 	// installedAt is recorded with it, or empty.
 	installedAt string
 	images      manifests.Images
@@ -98,8 +100,8 @@ func (s *state) readConfig(ctx context.Context, c *connection) error {
 		return err
 	}
 	s.installedAt = object.GetAnnotations()[gate.InstalledAtAnnotation]
-	s.config, s.parsed, err = parsed(object)
-	return err
+	s.config, s.parsed, s.fault = parsed(object)
+	return nil
 }
 
 func (s *state) readImages(ctx context.Context, c *connection) error {
@@ -178,6 +180,9 @@ type plan struct {
 // API server's time. given is the text of the configuration that was named, if any.
 func decide(s state, w wanted, mode gate.Mode, given string, now time.Time) (plan, error) {
 	text := cmp.Or(given, s.config)
+	if given == "" && s.fault != nil {
+		return plan{}, s.fault
+	}
 	if text == "" {
 		return plan{}, errors.New("there is no configuration in the cluster: name a file by --config, or a ready one by --profile; " +
 			"`kubectl nodegate render --only config` shows an example")
@@ -210,6 +215,10 @@ func startingMode(s state, cfg *gate.Configuration, told gate.Mode) (mode gate.M
 		return s.parsed.Mode, fmt.Sprintf("The file says mode %s, but what is installed is in mode %s, which stays; --mode changes it.", cfg.Mode, s.parsed.Mode)
 	case s.parsed != nil:
 		return s.parsed.Mode, ""
+	case s.enforcing && cfg.Mode == gate.ModeEnforce:
+		return cfg.Mode, ""
+	case s.enforcing:
+		return gate.ModeEnforce, fmt.Sprintf("The file says mode %s, but what admits enforces, which stays; --mode changes it.", cfg.Mode)
 	case cfg.Mode == gate.ModeEnforce && governed(cfg, s.nodes) > 0:
 		return gate.ModeObserve, fmt.Sprintf("The cluster has %d Nodes that are to be governed, so this begins in mode observe, in which no Node is changed. "+
 			"`kubectl nodegate resume` enforces, and so does --mode=enforce.", governed(cfg, s.nodes))

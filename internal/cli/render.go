@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -46,8 +47,21 @@ func (w *wanted) validate() error {
 	if !slices.Contains(known, w.mutation) {
 		return fmt.Errorf("--mutation is %q, it must be one of %s", w.mutation, strings.Join(known[1:], ", "))
 	}
+	if w.registry != "" && !registries.MatchString(w.registry) {
+		return fmt.Errorf("--image-registry is %q, it must be a registry and a path, such as registry.example.com/nodegate, without a scheme, a tag or a digest", w.registry)
+	}
+	if w.tag != "" && !tags.MatchString(w.tag) {
+		return fmt.Errorf("--image-tag is %q, it must be a tag, such as v0.1.0", w.tag)
+	}
 	return nil
 }
+
+// What an image's name may be made of, by the grammar of distribution/reference: all
+// else is refused by each node's runtime only, when it is to run.
+var (
+	registries = regexp.MustCompile(`^([A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*/?$`)
+	tags       = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
+)
 
 // configuration is the text of the file or the profile, or empty if none is named.
 func (w *wanted) configuration(stdin io.Reader) (string, error) {

@@ -170,7 +170,7 @@ func (e *environment) validates(t *testing.T) {
 	e.expect(t, codeDone, "ConfigMap nodegate-system/nodegate-config is valid: mode enforce, gates agent", "config", "validate")
 	e.setConfig(t, head+"mode: sometimes\n")
 	e.expect(t, codeFailed, `- mode: Unsupported value: "sometimes"`, "config", "validate")
-	e.expect(t, codeFailed, "kubectl nodegate config validate", "status")
+	e.expect(t, codeFailed, "bring another by kubectl nodegate upgrade --config FILE", "status")
 	e.expect(t, codeUnseen, `mode: Unsupported value: "sometimes"`, "version")
 	e.expect(t, int(codeArmed), `mode: Unsupported value: "sometimes"`, "heartbeat", "node-1")
 	e.setConfig(t, oneGate)

@@ -18,7 +18,7 @@ import (
 func setMode(text string, mode gate.Mode) (string, error) {
 	before, err := gate.ParseConfiguration([]byte(text))
 	if err != nil {
-		return "", fmt.Errorf("it is not valid, so that the controller does not use it either: %w", err)
+		return "", fmt.Errorf("it is not valid, so that controller and agents go on with the last one that was: %w", err)
 	}
 	if before.Mode == mode {
 		return text, nil
