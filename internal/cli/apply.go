@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/pmezard/go-difflib/difflib"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -17,6 +19,8 @@ import (
 	"k8s.io/client-go/util/csaupgrade"
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+	"sigs.k8s.io/structured-merge-diff/v6/value"
 	"sigs.k8s.io/yaml"
 
 	"github.com/nodegate/nodegate/gate"
@@ -35,7 +39,7 @@ func (a applied) outcome() string {
 	switch {
 	case a.before == nil:
 		return "created"
-	case a.before.GetResourceVersion() == a.after.GetResourceVersion() && a.diff() == "":
+	case a.before.GetResourceVersion() == a.after.GetResourceVersion() && a.diff() == "" && len(a.lost()) == 0:
 		return "unchanged"
 	}
 	return "configured"
@@ -46,6 +50,75 @@ func (a applied) outcome() string {
 // commands. What such a manager set and the apply does not goes.
 func predecessors() sets.Set[string] {
 	return sets.New("kubectl-client-side-apply", "kubectl-create", gate.ManagerCLI)
+}
+
+// lost are the fields that `kubectl apply` was told to set and this apply is not, which
+// go with their manager. A dry run of the apply alone cannot show it.
+func (a applied) lost() []string {
+	if a.before == nil {
+		return nil
+	}
+	var told any // what was never applied is told nothing
+	_ = json.Unmarshal([]byte(a.before.GetAnnotations()[corev1.LastAppliedConfigAnnotation]), &told)
+	theirs, kept := &fieldpath.Set{}, &fieldpath.Set{}
+	for _, entry := range a.before.GetManagedFields() {
+		if succeeds(entry) {
+			theirs = theirs.Union(fieldsOf(entry))
+		}
+	}
+	for _, entry := range a.after.GetManagedFields() {
+		if !succeeds(entry) {
+			kept = kept.Union(fieldsOf(entry))
+		}
+	}
+	var paths []string
+	theirs.Leaves().Difference(kept).Iterate(func(path fieldpath.Path) {
+		if has(told, path) {
+			paths = append(paths, path.String())
+		}
+	})
+	slices.Sort(paths)
+	return paths
+}
+
+// has reports whether there is something at a path. What the API server fills in was
+// never told, not even in the key of an item.
+func has(told any, path fieldpath.Path) bool {
+	if len(path) == 0 {
+		return true
+	}
+	switch at := path[0]; {
+	case at.FieldName != nil:
+		fields, _ := told.(map[string]any)
+		field, there := fields[*at.FieldName]
+		return there && has(field, path[1:])
+	case at.Key != nil:
+		items, _ := told.([]any)
+		return slices.ContainsFunc(items, func(item any) bool { return isItem(item, *at.Key) && has(item, path[1:]) })
+	}
+	return told != nil
+}
+
+func isItem(item any, key value.FieldList) bool {
+	fields, _ := item.(map[string]any)
+	return !slices.ContainsFunc(key, func(f value.Field) bool {
+		is, told := fields[f.Name]
+		return told && fmt.Sprint(is) != fmt.Sprint(f.Value.Unstructured())
+	})
+}
+
+// succeeds reports whether an entry's fields become the apply's.
+func succeeds(entry metav1.ManagedFieldsEntry) bool {
+	return entry.Operation == metav1.ManagedFieldsOperationUpdate && entry.Subresource == "" && predecessors().Has(entry.Manager)
+}
+
+// fieldsOf is empty where they cannot be read.
+func fieldsOf(entry metav1.ManagedFieldsEntry) *fieldpath.Set {
+	set := &fieldpath.Set{}
+	if entry.FieldsV1 == nil || set.FromJSON(entry.FieldsV1.GetRawReader()) != nil {
+		return &fieldpath.Set{}
+	}
+	return set
 }
 
 // find returns the object that is there, or nil.

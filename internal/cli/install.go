@@ -214,8 +214,11 @@ func (o *installOptions) show(tried []applied) {
 			how = "not tried: what it belongs to is not there yet"
 		}
 		o.didf("%s %s (%s)", describe(one.after), one.outcome(), how)
-		if one.outcome() == "configured" {
+		if one.diff() != "" && one.outcome() == "configured" {
 			o.didf("%s", lines(strings.TrimRight(one.diff(), "\n")))
+		}
+		if lost := one.lost(); len(lost) > 0 {
+			o.didf("what kubectl has set and the installation has not goes: %s", strings.Join(lost, ", "))
 		}
 	}
 }

@@ -406,7 +406,22 @@ func TestInstall_AfterKubectl(t *testing.T) {
 	if _, err := e.admin.CoreV1().ConfigMaps(gate.Namespace).Patch(t.Context(), gate.ConfigMapName, types.MergePatchType, annotated, metav1.PatchOptions{FieldManager: "kubectl-annotate"}); err != nil {
 		t.Fatal(err)
 	}
+	more := exec.CommandContext(t.Context(), filepath.Join(os.Getenv(cluster.AssetsVariable), "kubectl"), e.flags[0], "apply", "-k", ownOverlay(t))
+	if said, err := more.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, said)
+	}
+	const goes = "what kubectl has set and the installation has not goes: "
+	e.expect(t, codeDone, goes+".metadata.labels.team\n", "upgrade", "--dry-run=server")
+	e.expect(t, codeDone, goes+`.spec.template.spec.containers[name="agent"].env[name="TEAM"].name, `+
+		`.spec.template.spec.containers[name="agent"].env[name="TEAM"].value`+"\n", "upgrade", "--dry-run=server")
 	e.expect(t, codeDone, "armed by webhook, mode observe", "upgrade", "--timeout=0")
+	deployment, err := e.admin.AppsV1().Deployments(gate.Namespace).Get(t.Context(), gate.ControllerAccount, metav1.GetOptions{})
+	if err != nil || deployment.Labels["team"] != "" {
+		t.Errorf("it did not go: %v (%v)", deployment.Labels, err)
+	}
+	if out, _, _ := e.run(t, "upgrade", "--dry-run=server"); strings.Contains(out, "configured") || strings.Contains(out, "goes") {
+		t.Errorf("the same again:\n%s", out)
+	}
 	object, err := e.admin.CoreV1().ConfigMaps(gate.Namespace).Get(t.Context(), gate.ConfigMapName, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -425,6 +440,26 @@ func TestInstall_AfterKubectl(t *testing.T) {
 	if selector := hook.Webhooks[0].ObjectSelector; len(selector.MatchExpressions) > 0 {
 		t.Errorf("mode enforce: the webhook selects %v", selector)
 	}
+}
+
+// ownOverlay changes more than the installation knows.
+func ownOverlay(t *testing.T) string {
+	t.Helper()
+	tree, err := filepath.Abs("../../manifests")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if tree, err = filepath.Rel(dir, tree); err != nil {
+		t.Fatal(err)
+	}
+	text := "resources: [" + tree + "/overlays/webhook]\npatches:\n- target: {kind: Deployment}\n  patch: |\n" +
+		"    - {op: add, path: /metadata/labels/team, value: a}\n" +
+		"- target: {kind: DaemonSet}\n  patch: |\n    - {op: add, path: /spec/template/spec/containers/0/env/-, value: {name: TEAM, value: a}}\n"
+	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return dir
 }
 
 // TestInstall_Refuses: what cannot be is said before anything is tried.
