@@ -97,11 +97,26 @@ func parsed(object *unstructured.Unstructured) (text string, cfg *gate.Configura
 	return text, cfg, err
 }
 
+// unconfigured explains why the ConfigMap cannot be read. Where what admits is there
+// without it, as after somebody has deleted the namespace, Nodes are armed all the same.
+func (c *connection) unconfigured(ctx context.Context, err error) error {
+	object := configMap()
+	if !apierrors.IsNotFound(err) {
+		return explain(err, object)
+	}
+	left, listErr := admission(ctx, c)
+	if listErr != nil || len(left) == 0 {
+		return explain(err, object)
+	}
+	return fmt.Errorf("%s: %w, but %s is there, and may go on closing Nodes: kubectl nodegate install --config FILE brings the rest back, kubectl nodegate uninstall takes all away",
+		describe(object), err, describe(left[0]))
+}
+
 // configuration reads the one that is installed.
 func (c *connection) configuration(ctx context.Context) (*gate.Configuration, error) {
 	object := configMap()
 	if err := c.Get(ctx, client.ObjectKeyFromObject(object), object); err != nil {
-		return nil, explain(err, object)
+		return nil, c.unconfigured(ctx, err)
 	}
 	_, cfg, err := parsed(object)
 	return cfg, err

@@ -20,6 +20,8 @@ import (
 
 const (
 	pollInterval = 100 * time.Millisecond
+	// tellInterval is how long a person is left without news, at least.
+	tellInterval = 10 * time.Second
 	// steady is how often in a row admission must be seen in the mode: there may be
 	// several API servers and several replicas of the webhook.
 	steady = 10
@@ -40,7 +42,7 @@ func (o *modeOptions) await(ctx context.Context, c *connection, cfg *gate.Config
 		{"the guard", o.guardSeen(c)},
 	} {
 		o.sayf("Waiting up to %s for %s to be in mode %s ...", o.timeout, part.name, o.mode)
-		if err := poll(limited, part.seen); err != nil {
+		if err := poll(limited, o.telling(part.seen)); err != nil {
 			if ctx.Err() != nil {
 				return err
 			}
@@ -55,6 +57,20 @@ func (o *modeOptions) await(ctx context.Context, c *connection, cfg *gate.Config
 		return errUnseen
 	}
 	return nil
+}
+
+// telling tells a person who waits what is not seen yet, and again when that changes.
+func (o *options) telling(seen func(context.Context) (bool, error)) func(context.Context) (bool, error) {
+	told, next := "", time.Now().Add(tellInterval)
+	return func(ctx context.Context) (bool, error) {
+		holds, err := seen(ctx)
+		if _, never := errors.AsType[unseeable](err); err == nil || never || ctx.Err() != nil || time.Now().Before(next) || err.Error() == told {
+			return holds, err
+		}
+		o.sayf("    not yet: %v", err)
+		told, next = err.Error(), time.Now().Add(tellInterval)
+		return holds, err
+	}
 }
 
 // unseeable is an error that no waiting helps against.

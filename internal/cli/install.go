@@ -119,7 +119,7 @@ func (o *installOptions) run(ctx context.Context) error {
 		return err
 	}
 	if o.command == "upgrade" && s.config == "" && s.fault == nil {
-		return fmt.Errorf("%s is not there: nodegate is not installed in this cluster; use `kubectl nodegate install`", describe(configMap()))
+		return fmt.Errorf("%s is not there: nodegate is not installed in this cluster, or not whole; use `kubectl nodegate install --config FILE`", describe(configMap()))
 	}
 	p, err := decide(s, o.wanted, gate.Mode(o.mode), given, c.clock.Now())
 	if err != nil {

@@ -71,7 +71,7 @@ func TestInstall(t *testing.T) {
 	e := newEnvironment(t)
 	file := writeFile(t, checkedGate)
 	e.expect(t, codeFailed, "name a file by --config", "install")
-	e.expect(t, codeFailed, "nodegate is not installed in this cluster", "upgrade", "--config="+file)
+	e.expect(t, codeFailed, "nodegate is not installed in this cluster, or not whole", "upgrade", "--config="+file)
 	e.expect(t, codeFailed, "you may not:\n  get, create, patch namespaces\n", "install", "--config="+file, "--as=nobody")
 	e.expect(t, codeFailed, `set it there by hand`, "install", "--mode=paused", "--config="+writeFile(t, head+"mode: !!str enforce\n"))
 
@@ -108,6 +108,7 @@ func TestInstall(t *testing.T) {
 	e.expectMode(t, gate.ModeEnforce)
 
 	t.Run("interrupted", e.interrupted)
+	t.Run("half of it", e.half)
 	t.Run("nodes without agents", e.withoutAgents)
 	t.Run("images", e.images)
 	t.Run("conflicts", e.conflicts)
@@ -296,6 +297,29 @@ func (e *environment) anotherConfiguration(t *testing.T) {
 		{strings.Replace(chained, "pluginType: x", "pluginType: z", 1), "DaemonSet nodegate-system/nodegate-agent configured"},
 	} {
 		e.expect(t, codeDone, tc.want, "upgrade", "--timeout=0", "--config="+writeFile(t, tc.text))
+	}
+}
+
+// half: what admits does so without a configuration, too.
+func (e *environment) half(t *testing.T) {
+	configs := e.admin.CoreV1().ConfigMaps(gate.Namespace)
+	object, err := configs.Get(t.Context(), gate.ConfigMapName, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := configs.Delete(t.Context(), gate.ConfigMapName, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	const want = "is there, and may go on closing Nodes: kubectl nodegate install --config FILE"
+	e.expect(t, codeFailed, want, "status")
+	e.expect(t, codeFailed, want, "pause")
+	e.expect(t, codeFailed, want, "bypass", "mac", "--clear")
+	e.expect(t, codeFailed, "or not whole", "upgrade")
+	e.expect(t, codeDone, "mode enforce", "install", "--timeout=0", "--config="+writeFile(t, checkedGate))
+	e.expectMode(t, gate.ModeEnforce)
+	object.ResourceVersion, object.UID = "", ""
+	if _, err := configs.Update(t.Context(), object, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
 	}
 }
 

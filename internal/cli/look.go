@@ -124,7 +124,7 @@ func (l *look) readConfiguration(ctx context.Context) error {
 	object := configMap()
 	if err := l.Get(ctx, client.ObjectKeyFromObject(object), object); err != nil {
 		l.in.Config = gate.Default()
-		return l.unseen(report.PartConfiguration, explain(err, object))
+		return l.unseen(report.PartConfiguration, l.unconfigured(ctx, err))
 	}
 	_, cfg, err := parsed(object)
 	if err != nil {

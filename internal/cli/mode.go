@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -128,6 +129,9 @@ func (o *modeOptions) setConfiguration(ctx context.Context, c *connection) (*gat
 		}
 		return text != before, unstructured.SetNestedField(object.Object, text, "data", gate.ConfigMapKey)
 	})
+	if apierrors.IsNotFound(err) {
+		return nil, c.unconfigured(ctx, errors.Unwrap(err))
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -41,7 +41,7 @@ func (w *waiting) wait(ctx context.Context, part string, seen func(context.Conte
 	w.sayf("Waiting up to %s for %s ...", w.timeout, part)
 	limited, cancel := context.WithTimeout(ctx, w.timeout)
 	defer cancel()
-	if err := poll(limited, seen); err != nil && ctx.Err() == nil {
+	if err := poll(limited, w.telling(seen)); err != nil && ctx.Err() == nil {
 		w.sayf("It was not seen: %v", err)
 		w.unseen = true
 	}
