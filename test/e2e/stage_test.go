@@ -218,38 +218,48 @@ func (s *stage) outcome() outcome {
 	if s.guarded {
 		spans = append(spans, s.booting()...)
 	}
-	within := func(at time.Time, delay time.Duration) bool {
-		return slices.ContainsFunc(spans, func(c span) bool { return at.After(c.from.Add(delay)) && at.Before(c.to) })
-	}
-	during := func(at time.Time) bool { return within(at, schedulerDelay) }
-	early := func(at time.Time) bool { return within(at, 0) && !during(at) }
 	o := outcome{starts: len(starts)}
 	for _, w := range starts {
 		if w.Meshed {
 			continue
 		}
 		o.harmed++
-		if early(w.Seen.Bound) && w.Seen.Bound.After(s.began) {
-			o.earlyHarmed++
-		}
-		if during(w.Seen.Bound) {
+		switch early, late := closedAt(spans, w.Seen.Bound); {
+		case late:
 			o.late++
 			s.Logf("late: %s, bound %s, started %s", w.Pod, w.Seen.Bound.Format(clock), w.Time.Local().Format(clock))
+		case early && w.Seen.Bound.After(s.began):
+			o.earlyHarmed++
 		}
 	}
 	for _, p := range s.Seen.Pods(lab.Namespace) {
 		if p.Node != s.m.Name || !p.Bound.After(s.began) {
 			continue
 		}
-		if early(p.Bound) {
-			o.early++
-		}
-		if during(p.Bound) {
+		switch early, late := closedAt(spans, p.Bound); {
+		case late:
 			o.bound++
 			s.Logf("bound to a closed node: %s/%s, %s", p.Namespace, p.Name, p.Bound.Format(clock))
+		case early:
+			o.early++
 		}
 	}
 	return o
+}
+
+// closedAt says whether the gate was closed at a time: late, or so early that a
+// scheduler may not have known it.
+func closedAt(spans []span, at time.Time) (early, late bool) {
+	for _, c := range spans {
+		if at.Before(c.from) || !at.Before(c.to) {
+			continue
+		}
+		if at.After(c.from.Add(schedulerDelay)) {
+			return false, true
+		}
+		early = true
+	}
+	return early, false
 }
 
 // judge says what the outcome must be: some harm without nodegate, or the scenario

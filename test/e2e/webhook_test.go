@@ -17,7 +17,8 @@ import (
 )
 
 // TestNodes_WebhookRenewsItsCertificate: where the webhook arms, and its certificate
-// is made anew, each removal of the taint comes to nothing, in the very write.
+// is made anew, each removal of the taint comes to nothing, in the very write, and
+// another node goes on as before.
 func TestNodes_WebhookRenewsItsCertificate(t *testing.T) {
 	l := newLab(t, "node-1", "node-2")
 	for _, m := range l.Machines {
@@ -33,6 +34,10 @@ func TestNodes_WebhookRenewsItsCertificate(t *testing.T) {
 	s.killMesh()
 	s.awaitClosed()
 	s.must(s.Await(s.ctx, "the webhook to be called", func(ctx context.Context) (bool, error) { return s.removeTaint(ctx) }))
+
+	other := newStage(t, l, l.Machines[1], true)
+	end := other.Stream(s.ctx, "stream", other.m.Name)
+	before := len(other.closed())
 
 	secrets := s.Client.CoreV1().Secrets(gate.Namespace)
 	old, err := secrets.Get(s.ctx, gate.WebhookSecret, metav1.GetOptions{})
@@ -60,6 +65,10 @@ func TestNodes_WebhookRenewsItsCertificate(t *testing.T) {
 		removals++
 	}
 	t.Logf("the taint was removed %d times, and was there each time", removals)
+	s.must(end(s.ctx))
+	if o := other.outcome(); o.harmed > 0 || o.starts == 0 || len(other.closed()) != before {
+		t.Errorf("the other node: %s%s", o, other.describe())
+	}
 	s.calm()
 }
 
