@@ -141,8 +141,12 @@ func (s *stage) calm() {
 	}
 }
 
-// span is a time in which a gate was closed.
-type span struct{ from, to time.Time }
+// span is from one state of a Node, when its gate was closed, until another, when it was
+// opened; it ends with 0 if it was not.
+type span struct {
+	from  lab.NodeSeen
+	until uint64
+}
 
 // booting are the spans from the first sight of a boot until the gate is opened in it.
 func (s *stage) booting() []span {
@@ -151,28 +155,28 @@ func (s *stage) booting() []span {
 	for _, n := range s.Seen.Node(s.m.Name) {
 		if n.BootID != boot {
 			if !done {
-				all[len(all)-1].to = n.At
+				all[len(all)-1].until = n.Revision
 			}
-			all = append(all, span{n.At, time.Now().Add(time.Hour)})
+			all = append(all, span{from: n})
 			boot, done = n.BootID, false
 		}
 		if !done && opened(n) {
-			all[len(all)-1].to, done = n.At, true
+			all[len(all)-1].until, done = n.Revision, true
 		}
 	}
 	return all
 }
 
-// closed are the spans of the machine's gate; the last may end in the future.
+// closed are the spans of the machine's gate.
 func (s *stage) closed() []span {
 	var all []span
 	armed := false
 	for _, n := range s.Seen.Node(s.m.Name) {
 		switch {
 		case n.Armed && !armed:
-			all = append(all, span{n.At, time.Now().Add(time.Hour)})
+			all = append(all, span{from: n})
 		case !n.Armed && armed:
-			all[len(all)-1].to = n.At
+			all[len(all)-1].until = n.Revision
 		}
 		armed = n.Armed
 	}
@@ -224,7 +228,7 @@ func (s *stage) outcome() outcome {
 			continue
 		}
 		o.harmed++
-		switch early, late := closedAt(spans, w.Seen.Bound); {
+		switch early, late := boundDuring(spans, w.Seen); {
 		case late:
 			o.late++
 			s.Logf("late: %s, bound %s, started %s", w.Pod, w.Seen.Bound.Format(clock), w.Time.Local().Format(clock))
@@ -236,7 +240,7 @@ func (s *stage) outcome() outcome {
 		if p.Node != s.m.Name || !p.Bound.After(s.began) {
 			continue
 		}
-		switch early, late := closedAt(spans, p.Bound); {
+		switch early, late := boundDuring(spans, p); {
 		case late:
 			o.bound++
 			s.Logf("bound to a closed node: %s/%s, %s", p.Namespace, p.Name, p.Bound.Format(clock))
@@ -247,14 +251,14 @@ func (s *stage) outcome() outcome {
 	return o
 }
 
-// closedAt says whether the gate was closed at a time: late, or so early that a
-// scheduler may not have known it.
-func closedAt(spans []span, at time.Time) (early, late bool) {
+// boundDuring says whether a pod was bound when the gate was closed: late, or so early
+// that a scheduler may not have known it.
+func boundDuring(spans []span, p lab.PodSeen) (early, late bool) {
 	for _, c := range spans {
-		if at.Before(c.from) || !at.Before(c.to) {
+		if p.BoundRevision < c.from.Revision || c.until != 0 && p.BoundRevision > c.until {
 			continue
 		}
-		if at.After(c.from.Add(schedulerDelay)) {
+		if p.Bound.After(c.from.At.Add(schedulerDelay)) {
 			return false, true
 		}
 		early = true

@@ -6,10 +6,12 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -21,7 +23,11 @@ import (
 
 // NodeSeen is a state of a Node, as a watch showed it.
 type NodeSeen struct {
-	At     time.Time
+	At time.Time
+	// Revision is that of the write, in the order of all writes to the API server. Two
+	// watches tell when each of them has shown something, not what was first.
+	Revision uint64
+
 	UID    types.UID
 	BootID string
 	Ready  bool
@@ -39,6 +45,8 @@ type PodSeen struct {
 	UID                   types.UID
 	Created, Bound        time.Time
 	Running, Deleted      time.Time
+	// BoundRevision is that of the write that bound it.
+	BoundRevision uint64
 }
 
 // Seen keeps what watches have shown since the lab began.
@@ -83,7 +91,7 @@ func (s *Seen) node(object any) {
 		return
 	}
 	state := NodeSeen{
-		At: time.Now(), UID: node.UID, BootID: node.Status.NodeInfo.BootID,
+		At: time.Now(), Revision: revision(node), UID: node.UID, BootID: node.Status.NodeInfo.BootID,
 		Ready: world.Ready(node), Armed: s.gate.Armed(node),
 	}
 	if heartbeat, err := gate.ParseHeartbeat(node.Annotations[s.gate.HeartbeatAnnotation()]); err == nil {
@@ -93,12 +101,18 @@ func (s *Seen) node(object any) {
 	defer s.mu.Unlock()
 	if last := s.nodes[node.Name]; len(last) > 0 {
 		same := last[len(last)-1]
-		same.At = state.At
+		same.At, same.Revision = state.At, state.Revision
 		if same == state {
 			return
 		}
 	}
 	s.nodes[node.Name] = append(s.nodes[node.Name], state)
+}
+
+// revision is the number that the API server's store counts all writes by.
+func revision(object metav1.Object) uint64 {
+	number, _ := strconv.ParseUint(object.GetResourceVersion(), 10, 64) // always one
+	return number
 }
 
 func (s *Seen) pod(object any, deleted bool) {
@@ -118,7 +132,7 @@ func (s *Seen) pod(object any, deleted bool) {
 		s.pods[pod.UID] = p
 	}
 	if p.Node == "" && pod.Spec.NodeName != "" {
-		p.Node, p.Bound = pod.Spec.NodeName, now
+		p.Node, p.Bound, p.BoundRevision = pod.Spec.NodeName, now, revision(pod)
 	}
 	if p.Running.IsZero() && pod.Status.Phase == corev1.PodRunning {
 		p.Running = now

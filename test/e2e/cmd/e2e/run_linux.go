@@ -30,7 +30,12 @@ func run(ctx context.Context, args []string) (int, error) {
 	if err := refuse(); err != nil {
 		return 0, err
 	}
-	kit, err := prepare(ctx)
+	out, err := claim("out/e2e")
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = out.Close() }() // only locked
+	kit, err := prepare(ctx, out.Name())
 	if err != nil {
 		return 0, err
 	}
@@ -95,12 +100,31 @@ func refuse() error {
 	return machine.CheckGroups()
 }
 
-// prepare builds what the tests run, in out/e2e, and fetches the rest into the cache.
-func prepare(ctx context.Context) (*lab.Kit, error) {
-	out, err := filepath.Abs("out/e2e")
+// claim makes a folder, which no other run may claim until it is closed.
+func claim(name string) (*os.File, error) {
+	path, err := filepath.Abs(name)
 	if err != nil {
 		return nil, err
 	}
+	if err := os.MkdirAll(path, 0o755); err != nil {
+		return nil, err
+	}
+	folder, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	err = syscall.Flock(int(folder.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		err = fmt.Errorf("another run is under way in %s: wait for it, or use another clone", path)
+	}
+	if err != nil {
+		return nil, errors.Join(err, folder.Close())
+	}
+	return folder, nil
+}
+
+// prepare builds what the tests run, in a folder, and fetches the rest into the cache.
+func prepare(ctx context.Context, out string) (*lab.Kit, error) {
 	kit := &lab.Kit{
 		Dir:      filepath.Join(out, "run"),
 		Logs:     filepath.Join(out, "logs"),
@@ -109,6 +133,7 @@ func prepare(ctx context.Context) (*lab.Kit, error) {
 		Kubectl:  filepath.Join(out, "kubectl-nodegate"),
 		Revision: "dev",
 	}
+	var err error
 	if kit.Debian, err = debianFolder(); err != nil {
 		return nil, err
 	}
