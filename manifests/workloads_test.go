@@ -48,17 +48,6 @@ func templates(t *testing.T, o manifests.Options) map[string]corev1.PodTemplateS
 	return found
 }
 
-// tolerated is how long a taint is tolerated: nil for ever, 0 not at all.
-func tolerated(tolerations []corev1.Toleration, taint corev1.Taint) *int64 {
-	for _, toleration := range tolerations {
-		if (toleration.Key == "" || toleration.Key == taint.Key) && toleration.Operator == corev1.TolerationOpExists &&
-			(toleration.Effect == "" || toleration.Effect == taint.Effect) {
-			return toleration.TolerationSeconds
-		}
-	}
-	return new(int64(0))
-}
-
 // TestWorkloads_TheWebhookOutlivesItsEndpoint: a replica that ends answers until API
 // servers are led to the others. A call that reaches nobody lets the write pass.
 func TestWorkloads_TheWebhookOutlivesItsEndpoint(t *testing.T) {
@@ -67,34 +56,6 @@ func TestWorkloads_TheWebhookOutlivesItsEndpoint(t *testing.T) {
 		lifecycle := pod.Spec.Containers[0].Lifecycle
 		if lifecycle == nil || lifecycle.PreStop == nil || lifecycle.PreStop.Sleep == nil || lifecycle.PreStop.Sleep.Seconds < 5 {
 			t.Errorf("%s: lifecycle %v", mutation, lifecycle)
-		}
-	}
-}
-
-// TestWorkloads_TolerateEveryGate: nothing of nodegate waits for a gate, whatever
-// its taint is, and the controller leaves a node that does not answer.
-func TestWorkloads_TolerateEveryGate(t *testing.T) {
-	for _, mutation := range []manifests.Mutation{manifests.ByPolicy, manifests.ByWebhook, manifests.ByWebhookWithCertManager} {
-		pods := templates(t, manifests.Options{Config: baseConfig(t), Mutation: mutation})
-		for name, pod := range pods {
-			for _, key := range []string{
-				gate.DefaultTaintKey, "node.cilium.io/agent-not-ready", corev1.TaintNodeNotReady, corev1.TaintNodeUnschedulable,
-				"node-role.kubernetes.io/control-plane",
-			} {
-				taint := corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule}
-				if seconds := tolerated(pod.Spec.Tolerations, taint); seconds != nil {
-					t.Errorf("%s: %s tolerates %s for %d s only", mutation, name, key, *seconds)
-				}
-			}
-		}
-		for key, want := range map[string]int64{corev1.TaintNodeNotReady: 30, corev1.TaintNodeUnreachable: 30, "example.com/other": 0} {
-			taint := corev1.Taint{Key: key, Effect: corev1.TaintEffectNoExecute}
-			if got := tolerated(pods[gate.ControllerAccount].Spec.Tolerations, taint); got == nil || *got != want {
-				t.Errorf("%s: the controller tolerates %s, which evicts, for %v s, want %d", mutation, key, got, want)
-			}
-			if got := tolerated(pods[gate.AgentAccount].Spec.Tolerations, taint); got != nil {
-				t.Errorf("%s: the agent tolerates %s for %d s only", mutation, key, *got)
-			}
 		}
 	}
 }

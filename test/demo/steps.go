@@ -37,6 +37,17 @@ func (s *story) isBornArmed(ctx context.Context) error {
 	return nil
 }
 
+// workload is a pod of an ordinary user for the node.
+func workload() *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: podName},
+		Spec: corev1.PodSpec{
+			NodeSelector: map[string]string{corev1.LabelHostname: nodeName},
+			Containers:   []corev1.Container{{Name: "workload", Image: "workload"}},
+		},
+	}
+}
+
 func (s *story) staysPending(ctx context.Context) error {
 	_, _, err := s.await(ctx, "Ready, and kept closed by nothing but the gate", func(node *corev1.Node) bool {
 		return world.Ready(node) && len(node.Spec.Taints) == 1 && s.gate.Armed(node)
@@ -47,14 +58,7 @@ func (s *story) staysPending(ctx context.Context) error {
 	s.does("a pod is created for this node")
 	began := time.Now()
 	pods := s.world.Admin.CoreV1().Pods(metav1.NamespaceDefault)
-	_, err = pods.Create(ctx, &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: podName},
-		Spec: corev1.PodSpec{
-			NodeSelector: map[string]string{corev1.LabelHostname: nodeName},
-			Containers:   []corev1.Container{{Name: "workload", Image: "workload"}},
-		},
-	}, metav1.CreateOptions{})
-	if err != nil {
+	if _, err = pods.Create(ctx, workload(), metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("creating pod: %w", err)
 	}
 	var message string

@@ -22,17 +22,21 @@ const Namespace = "default"
 
 // Workload creates a pod of an ordinary user for a node, which the scheduler binds.
 func (l *Lab) Workload(ctx context.Context, name, node string) (*corev1.Pod, error) {
+	return l.Client.CoreV1().Pods(Namespace).Create(ctx, workload(name, node, "standin:"+l.Kit.Revision), metav1.CreateOptions{})
+}
+
+func workload(name, node, image string) *corev1.Pod {
 	env := func(name, field string) corev1.EnvVar {
 		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: field}}}
 	}
-	pod := &corev1.Pod{
+	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: name + "-"},
 		Spec: corev1.PodSpec{
 			NodeSelector:                  map[string]string{corev1.LabelHostname: node},
 			AutomountServiceAccountToken:  new(false),
 			TerminationGracePeriodSeconds: new(int64(1)),
 			Containers: []corev1.Container{{
-				Name: "work", Image: "standin:" + l.Kit.Revision, Args: []string{"work"},
+				Name: "work", Image: image, Args: []string{"work"},
 				Env:             []corev1.EnvVar{env("POD_NAMESPACE", "metadata.namespace"), env("POD_NAME", "metadata.name"), env("POD_UID", "metadata.uid")},
 				SecurityContext: &corev1.SecurityContext{RunAsUser: new(int64(0))},
 				VolumeMounts:    []corev1.VolumeMount{{Name: "record", MountPath: path.Dir(record.StartsFile)}},
@@ -42,7 +46,6 @@ func (l *Lab) Workload(ctx context.Context, name, node string) (*corev1.Pod, err
 			}}},
 		},
 	}
-	return l.Client.CoreV1().Pods(Namespace).Create(ctx, pod, metav1.CreateOptions{})
 }
 
 // streamInterval is the time between two pods of a stream, and streamLimit how many of
