@@ -98,6 +98,7 @@ func modeRights() []Right {
 	}
 	return slices.Concat(config, rights,
 		toSee(on(admission, "mutatingadmissionpolicies", "sees that each gate has its policies", "get")),
+		toSee(on("", "nodes", "looks for a Node to ask about", "list")),
 		toSee(effectRights()))
 }
 
@@ -112,6 +113,7 @@ func bypassRights() []Right {
 func effectRights() []Right {
 	return slices.Concat(
 		on("", "nodes", "asks, by dry run, what would become of a new Node", "create"),
+		on("", "nodes", "asks, by dry run, whether a write could open a Node that is there", "patch"),
 		own(named(gate.ControllerLease, on(coordinationv1.GroupName, "leases", "sees the guard's mode", "get"))))
 }
 
@@ -193,7 +195,7 @@ func removeRights() []Right {
 		on(flowcontrolv1.GroupName, "flowschemas", "removes what is nodegate's", "list", "delete"),
 		named(gate.Namespace, on("", "namespaces", "removes it with all that is in it", "get", "delete")),
 		on("", "nodes", "removes taints, heartbeats and bypasses", "list", "get", "update"),
-		toSee(on("", "nodes", "asks, by dry run, whether a new Node would still be armed", "create")),
+		toSee(on("", "nodes", "asks, by dry run, whether a Node would still be armed", "create", "patch")),
 		own(slices.Concat(
 			named(gate.ConfigMapName, on("", "configmaps", "reads which gates there are", "get")),
 			named(gate.ControllerAccount, on(appsv1.GroupName, "deployments", "stops the guard before the agents", "get", "delete")),

@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -11,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -96,23 +99,86 @@ func poll(ctx context.Context, seen func(context.Context) (bool, error)) error {
 	return err
 }
 
-// admissionSeen asks what would become of a new Node, for each gate.
+// admissionSeen asks what would become of a new Node, and of a write to one that is
+// there, for each gate.
 func (o *modeOptions) admissionSeen(c *connection, cfg *gate.Configuration) func(context.Context) (bool, error) {
 	inARow := 0
+	asked := make([]*corev1.Node, len(cfg.Gates))
+	one := func(ctx context.Context, g *gate.Gate, node **corev1.Node) error {
+		enforces := o.mode == gate.ModeEnforce
+		if armed, err := bornArmed(ctx, c, g); err != nil || armed != enforces {
+			return cmp.Or(err, fmt.Errorf("a new Node is still treated by gate %q as in another mode", g.Name))
+		}
+		if *node == nil {
+			var err error
+			if *node, err = c.adopted(ctx, g); err != nil {
+				return err
+			}
+		}
+		if (*node).Name == "" {
+			return nil
+		}
+		armed, err := keptArmed(ctx, c, g, *node)
+		if err != nil || armed != enforces {
+			err = cmp.Or(err, fmt.Errorf("a write to Node %s is still treated by gate %q as in another mode", (*node).Name, g.Name))
+			*node = nil // it may be gone, or no longer adopted
+		}
+		return err
+	}
 	return func(ctx context.Context) (bool, error) {
 		for i := range cfg.Gates {
-			armed, err := bornArmed(ctx, c, &cfg.Gates[i])
-			if err != nil {
-				return false, err
-			}
-			if armed != (o.mode == gate.ModeEnforce) {
+			if err := one(ctx, &cfg.Gates[i], &asked[i]); err != nil {
 				inARow = 0
-				return false, fmt.Errorf("a new Node is still treated by gate %q as in another mode", cfg.Gates[i].Name)
+				return false, err
 			}
 		}
 		inARow++
 		return inARow >= steady, nil
 	}
+}
+
+// adopted returns a Node that the gate would keep armed; an empty one if there is none.
+func (c *connection) adopted(ctx context.Context, g *gate.Gate) (*corev1.Node, error) {
+	for page := (corev1.NodeList{}); ; {
+		err := c.List(ctx, &page, client.Limit(pageSize), client.Continue(page.Continue))
+		if apierrors.IsForbidden(err) {
+			return nil, unseeable{err}
+		}
+		if err != nil {
+			return nil, err
+		}
+		for i := range page.Items {
+			if node := &page.Items[i]; g.Governs(node) && g.Adopted(node) {
+				return node, nil
+			}
+		}
+		if page.Continue == "" {
+			return &corev1.Node{}, nil
+		}
+	}
+}
+
+// keptArmed reports whether a Node would be armed after a write that takes away what
+// the gate goes by, and the taint. Anybody may do that who may write Nodes.
+func keptArmed(ctx context.Context, c *connection, g *gate.Gate, node *corev1.Node) (bool, error) {
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"annotations": map[string]any{g.HeartbeatAnnotation(): nil, g.BypassAnnotation(): nil}},
+		"spec":     map[string]any{"taints": g.WithoutTaint(node.Spec.Taints)},
+	})
+	if err != nil {
+		return false, unseeable{err}
+	}
+	written := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.Name}}
+	err = c.Patch(ctx, written, client.RawPatch(types.MergePatchType, patch), client.DryRunAll)
+	if refused(err) {
+		return false, unseeable{fmt.Errorf("writing to Node %s by dry run: %w", node.Name, err)}
+	}
+	return g.Armed(written), err
+}
+
+// refused reports whether an error is an answer that stays the same.
+func refused(err error) bool {
+	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)
 }
 
 // bornArmed reports whether a Node that the gate governs would be created with its
@@ -123,7 +189,7 @@ func bornArmed(ctx context.Context, c *connection, g *gate.Gate) (bool, error) {
 		return false, unseeable{fmt.Errorf("gate %q governs no Node of which this could make an example", g.Name)}
 	}
 	err := c.Create(ctx, node, client.DryRunAll)
-	if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) {
+	if refused(err) {
 		return false, unseeable{fmt.Errorf("creating a Node by dry run: %w", err)}
 	}
 	return g.Armed(node), err

@@ -91,8 +91,8 @@ func (o *modeOptions) run(ctx context.Context) error {
 }
 
 // wholeAdmission reports whether every gate has all that enforces it, where this is
-// asked for, and names what is not there: no dry run shows what becomes of an
-// UPDATE.
+// asked for, and names what is not there: as long as no Node is adopted, no dry run
+// shows what becomes of an UPDATE.
 func (o *modeOptions) wholeAdmission(ctx context.Context, c *connection, cfg *gate.Configuration, found form) (bool, error) {
 	whole := true
 	if o.mode != gate.ModeEnforce || found.webhook {

@@ -57,6 +57,7 @@ func TestCommandRights_AreThoseThatAreUsed(t *testing.T) {
 	remover, pruner := newPerson(t, c, admin, "uninstall"), newPerson(t, c, admin, "prune")
 	installer.run(strings.Fields("install --timeout=3s --config=" + config))
 	noteDeployment(t, admin)
+	adopt(t, admin)
 	for _, does := range []struct {
 		who  *person
 		what string
@@ -115,6 +116,16 @@ func noteDeployment(t *testing.T, admin kubernetes.Interface) {
 	_, err := admin.AppsV1().Deployments(gate.Namespace).
 		Patch(t.Context(), gate.ControllerAccount, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
 	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// adopt has the Node carry a heartbeat: what would become of a write to it is asked
+// only then.
+func adopt(t *testing.T, admin kubernetes.Interface) {
+	t.Helper()
+	patch := []byte(`{"metadata":{"annotations":{"` + gate.DefaultGate().HeartbeatAnnotation() + `":"x"}}}`)
+	if _, err := admin.CoreV1().Nodes().Patch(t.Context(), nodeName, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
