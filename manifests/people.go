@@ -194,6 +194,7 @@ func removeRights() []Right {
 	return slices.Concat(rights,
 		on(flowcontrolv1.GroupName, "flowschemas", "removes what is nodegate's", "list", "delete"),
 		named(gate.Namespace, on("", "namespaces", "removes it with all that is in it", "get", "delete")),
+		named(gate.Namespace, on("", "namespaces", "notes before where plugins were taken out, for when it is run again", "patch")),
 		on("", "nodes", "removes taints, heartbeats and bypasses", "list", "get", "update"),
 		toSee(on("", "nodes", "asks, by dry run, whether a Node would still be armed", "create", "patch")),
 		own(slices.Concat(

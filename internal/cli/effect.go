@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -102,32 +101,10 @@ func poll(ctx context.Context, seen func(context.Context) (bool, error)) error {
 // admissionSeen asks what would become of a new Node, and of a write to one that is
 // there, for each gate.
 func (o *modeOptions) admissionSeen(c *connection, cfg *gate.Configuration) func(context.Context) (bool, error) {
-	inARow := 0
-	asked := make([]*corev1.Node, len(cfg.Gates))
-	one := func(ctx context.Context, g *gate.Gate, node **corev1.Node) error {
-		enforces := o.mode == gate.ModeEnforce
-		if armed, err := bornArmed(ctx, c, g); err != nil || armed != enforces {
-			return cmp.Or(err, fmt.Errorf("a new Node is still treated by gate %q as in another mode", g.Name))
-		}
-		if *node == nil {
-			var err error
-			if *node, err = c.adopted(ctx, g); err != nil {
-				return err
-			}
-		}
-		if (*node).Name == "" {
-			return nil
-		}
-		armed, err := keptArmed(ctx, c, g, *node)
-		if err != nil || armed != enforces {
-			err = cmp.Or(err, fmt.Errorf("a write to Node %s is still treated by gate %q as in another mode", (*node).Name, g.Name))
-			*node = nil // it may be gone, or no longer adopted
-		}
-		return err
-	}
+	inARow, nodes := 0, map[string]*corev1.Node{}
 	return func(ctx context.Context) (bool, error) {
 		for i := range cfg.Gates {
-			if err := one(ctx, &cfg.Gates[i], &asked[i]); err != nil {
+			if err := o.treated(ctx, c, &cfg.Gates[i], nodes); err != nil {
 				inARow = 0
 				return false, err
 			}
@@ -135,6 +112,36 @@ func (o *modeOptions) admissionSeen(c *connection, cfg *gate.Configuration) func
 		inARow++
 		return inARow >= steady, nil
 	}
+}
+
+// treated returns an error where the gate does not treat Nodes as in the mode. nodes
+// are those, by gates, that were found to ask about.
+func (o *modeOptions) treated(ctx context.Context, c *connection, g *gate.Gate, nodes map[string]*corev1.Node) error {
+	expect := func(what string, armed bool, err error) error {
+		if err == nil && armed != (o.mode == gate.ModeEnforce) {
+			err = fmt.Errorf("%s is still treated by gate %q as in another mode", what, g.Name)
+		}
+		return err
+	}
+	armed, err := bornArmed(ctx, c, g)
+	if err = expect("a new Node", armed, err); err != nil {
+		return err
+	}
+	node := nodes[g.Name]
+	if node == nil {
+		if node, err = c.adopted(ctx, g); err != nil {
+			return err
+		}
+		nodes[g.Name] = node
+	}
+	if node.Name == "" {
+		return nil
+	}
+	armed, err = keptArmed(ctx, c, g, node)
+	if err = expect("a write to Node "+node.Name, armed, err); err != nil {
+		delete(nodes, g.Name) // it may be gone, or no longer adopted
+	}
+	return err
 }
 
 // adopted returns a Node that the gate would keep armed; an empty one if there is none.

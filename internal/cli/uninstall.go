@@ -83,6 +83,9 @@ type removal struct {
 	image string
 	// keys are those of the gates' taints.
 	keys []string
+	// silent are the nodes whose kubelets do not answer: what they would have to do is
+	// not waited for.
+	silent map[string]bool
 	// remains says what is left, and what to do.
 	remains []string
 }
@@ -108,6 +111,9 @@ func (o *uninstallOptions) run(ctx context.Context) error {
 	}
 	if err := r.agreed(ctx); err != nil || o.dryRun == dryRunServer {
 		return err
+	}
+	if len(r.silent) > 0 {
+		o.sayf("Nodes whose kubelets do not answer are not waited for: %s", few(sortedNames(r.silent)))
 	}
 	for _, step := range []struct {
 		name string
@@ -157,6 +163,7 @@ func (r *removal) look(ctx context.Context, given string) error {
 		return err
 	}
 	r.nodes, r.image = s.nodes, s.images.Agent
+	r.silent = silent(s.nodes)
 	r.keys = []string{gate.DefaultTaintKey}
 	if given != "" {
 		if r.cfg, err = gate.ParseConfiguration([]byte(given)); err != nil {
@@ -180,6 +187,17 @@ func (r *removal) look(ctx context.Context, given string) error {
 	slices.Sort(r.keys)
 	r.keys = slices.Compact(r.keys)
 	return nil
+}
+
+// silent are the nodes of which the control plane says so.
+func silent(nodes []corev1.Node) map[string]bool {
+	found := map[string]bool{}
+	for i := range nodes {
+		if slices.ContainsFunc(nodes[i].Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeUnreachable }) {
+			found[nodes[i].Name] = true
+		}
+	}
+	return found
 }
 
 // agreed shows what is to be removed, and asks.
@@ -341,6 +359,7 @@ func (r *removal) removeOurs(ctx context.Context, kinds [][]schema.GroupVersionK
 		if err != nil {
 			return err
 		}
+		createLast(objects) // which is what is asked about, to see that all is gone
 		for _, object := range objects {
 			if !choose(object) {
 				continue
@@ -409,88 +428,23 @@ func (r *removal) noPods(name string) func(context.Context) (bool, error) {
 		if err := r.c.List(ctx, &pods, client.InNamespace(gate.Namespace), client.MatchingLabels{gate.AgentLabel: name}); err != nil {
 			return false, err
 		}
-		if len(pods.Items) == 0 {
+		where := r.waitingFor(pods.Items)
+		if len(where) == 0 {
 			return true, nil
-		}
-		var where []string
-		for _, pod := range pods.Items {
-			where = append(where, pod.Name+" on "+pod.Spec.NodeName)
 		}
 		return false, fmt.Errorf("pods are still there: %s", few(where))
 	}
 }
 
-// unchain has the agents take the plugins out, each on its node. Where that cannot be
-// or is not seen, a person is told how.
-func (r *removal) unchain(ctx context.Context) error {
-	if r.cfg == nil {
-		r.sayf("Whether plugins are chained is not known without the configuration; name it by --config.")
-		return nil
-	}
-	cfg := r.cfg
-	if r.keep {
-		cfg = manifests.OwnPlugin(cfg)
-	}
-	left := map[string]bool{}
-	for i := range r.nodes {
-		if manifests.Unchains(cfg, &r.nodes[i]) {
-			left[r.nodes[i].Name] = true
+// waitingFor are those of the pods that a kubelet will end.
+func (r *removal) waitingFor(pods []corev1.Pod) []string {
+	var where []string
+	for i := range pods {
+		if node := pods[i].Spec.NodeName; !r.silent[node] {
+			where = append(where, pods[i].Name+" on "+node)
 		}
 	}
-	if len(left) == 0 {
-		return nil
-	}
-	object, err := manifests.Unchaining(cfg, r.image)
-	if err != nil {
-		return err
-	}
-	there, err := r.c.find(ctx, agentDaemonSet())
-	if err != nil {
-		return err
-	}
-	if there != nil && there.GetDeletionTimestamp() == nil && r.image != "" {
-		if _, err := r.c.apply(ctx, object); err != nil {
-			return err
-		}
-		r.wait(ctx, func(ctx context.Context) (bool, error) { return r.unchained(ctx, left) })
-	}
-	r.tell(cfg, left)
-	return nil
-}
-
-// unchained takes the nodes on which it is done out of those that are left.
-func (r *removal) unchained(ctx context.Context, left map[string]bool) (bool, error) {
-	var pods corev1.PodList
-	if err := r.c.List(ctx, &pods, client.InNamespace(gate.Namespace), client.MatchingLabels{gate.AgentLabel: gate.AgentLabelValue}); err != nil {
-		return false, err
-	}
-	for i := range pods.Items {
-		if manifests.Unchained(&pods.Items[i]) {
-			delete(left, pods.Items[i].Spec.NodeName)
-		}
-	}
-	if len(left) > 0 {
-		return false, fmt.Errorf("plugins are still chained on %s", few(sortedNames(left)))
-	}
-	return true, nil
-}
-
-func sortedNames(set map[string]bool) []string {
-	var names []string
-	for name := range set {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
-}
-
-// tell says what to run on the nodes on which no agent has done it.
-func (r *removal) tell(cfg *gate.Configuration, left map[string]bool) {
-	for _, name := range sortedNames(left) {
-		for _, args := range manifests.UnchainCommands(cfg) {
-			r.remains = append(r.remains, fmt.Sprintf("on node %s a plugin may be chained; run there: nodegate-agent %s", name, strings.Join(args, " ")))
-		}
-	}
+	return where
 }
 
 // rest removes everything else.
@@ -506,6 +460,13 @@ func (r *removal) rest(ctx context.Context) error {
 		found, err := r.c.find(ctx, namespace())
 		if err != nil || found == nil {
 			return err == nil, err
+		}
+		var pods corev1.PodList
+		if err := r.c.List(ctx, &pods, client.InNamespace(gate.Namespace)); err != nil {
+			return false, err
+		}
+		if len(pods.Items) > 0 && len(r.waitingFor(pods.Items)) == 0 {
+			return true, nil // they hold it up for as long as their nodes are off
 		}
 		return false, fmt.Errorf("namespace %s is still there%s", gate.Namespace, namespaceTrouble(found))
 	})
@@ -535,24 +496,52 @@ func (r *removal) verify(ctx context.Context) error {
 		return err
 	}
 	for _, object := range objects {
+		if object.GetKind() == "Namespace" && object.GetDeletionTimestamp() != nil {
+			if err := r.ending(ctx, object); err != nil {
+				return err
+			}
+			continue
+		}
 		in := ""
 		if object.GetNamespace() != "" {
 			in = " -n " + object.GetNamespace()
 		}
-		why := ""
-		if object.GetKind() == "Namespace" {
-			why = namespaceTrouble(object)
-		}
-		r.remains = append(r.remains, fmt.Sprintf("%s%s; kubectl delete%s %s %s", describe(object), why, in, strings.ToLower(object.GetKind()), object.GetName()))
+		r.remains = append(r.remains, fmt.Sprintf("%s; kubectl delete%s %s %s", describe(object), in, strings.ToLower(object.GetKind()), object.GetName()))
 	}
-	if r.cfg == nil {
-		return nil
+	for _, g := range r.foreign() {
+		r.sayf("The agent of gate %q is %s/%s, which goes on writing its heartbeat until its own configuration says otherwise.",
+			g.Name, g.Agent.Namespace, g.Agent.ServiceAccount)
 	}
-	for i := range r.cfg.Gates {
-		if g := &r.cfg.Gates[i]; !g.Agent.Own() {
-			r.sayf("The agent of gate %q is %s/%s, which goes on writing its heartbeat until its own configuration says otherwise.",
-				g.Name, g.Agent.Namespace, g.Agent.ServiceAccount)
-		}
+	return r.verifyNodes(ctx)
+}
+
+// ending says what holds up the namespace that was deleted: pods on nodes that are off,
+// mostly.
+func (r *removal) ending(ctx context.Context, object *unstructured.Unstructured) error {
+	var pods corev1.PodList
+	err := r.persist(ctx, func(ctx context.Context) error { return r.c.List(ctx, &pods, client.InNamespace(gate.Namespace)) })
+	if err != nil {
+		return err
 	}
+	for _, pod := range pods.Items {
+		r.remains = append(r.remains, fmt.Sprintf("Pod %s/%s, which the kubelet of node %s does not end; if that node is off for good: kubectl delete -n %s pod %s --force",
+			pod.Namespace, pod.Name, pod.Spec.NodeName, pod.Namespace, pod.Name))
+	}
+	why := namespaceTrouble(object)
+	if len(pods.Items) > 0 {
+		why = ", until these pods are gone"
+	}
+	r.remains = append(r.remains, fmt.Sprintf("%s, which is being deleted%s; see kubectl describe namespace %s", describe(object), why, object.GetName()))
 	return nil
+}
+
+// foreign are the gates that others' agents open.
+func (r *removal) foreign() []*gate.Gate {
+	var gates []*gate.Gate
+	for i := 0; r.cfg != nil && i < len(r.cfg.Gates); i++ {
+		if g := &r.cfg.Gates[i]; !g.Agent.Own() {
+			gates = append(gates, g)
+		}
+	}
+	return gates
 }

@@ -1,14 +1,20 @@
 package cli
 
 import (
+	"context"
+	"errors"
+	"slices"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nodegate/nodegate/gate"
+	"github.com/nodegate/nodegate/manifests"
+	"github.com/nodegate/nodegate/test/cluster"
 )
 
 const chaining = head + `cni: {}
@@ -50,5 +56,62 @@ func TestUninstall_KeepConflist(t *testing.T) {
 	if code != codeFailed || !strings.Contains(said, "on node linux a plugin may be chained; run there: nodegate-agent unchain --plugin-type=nodegate-cni --dir=/etc/cni/net.d") ||
 		strings.Contains(said, "mesh-cni") {
 		t.Errorf("exit code %d:\n%s", code, said)
+	}
+}
+
+// TestUninstall_TaintComesBack: where a taint that was removed is set again, as by an
+// API server that has not learned yet that admission is gone, it is removed again; and
+// named, if that is of no use.
+func TestUninstall_TaintComesBack(t *testing.T) {
+	e := newEnvironment(t)
+	cfg, err := gate.ParseConfiguration([]byte(checkedGate))
+	if err != nil {
+		t.Fatal(err)
+	}
+	policies, err := manifests.Policies(cfg, manifests.MutationV1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// As one that nodegate does not take for its own, the policy stays.
+	policies = slices.DeleteFunc(policies, func(object *unstructured.Unstructured) bool { return !strings.HasPrefix(object.GetName(), "update.") })
+	for _, object := range policies {
+		object.SetLabels(nil)
+	}
+	if err := e.cluster.Apply(t.Context(), policies); err != nil {
+		t.Fatal(err)
+	}
+	e.node(t, "linux", map[string]string{corev1.LabelOSStable: "linux"})
+	heartbeat := cfg.Gates[0].HeartbeatAnnotation()
+	beat := func() {
+		t.Helper()
+		patch := []byte(`{"metadata": {"annotations": {"` + heartbeat + `": "x"}}}`)
+		err := cluster.Await(t.Context(), func(ctx context.Context) (bool, error) {
+			node, err := e.admin.CoreV1().Nodes().Patch(ctx, "linux", types.MergePatchType, patch, metav1.PatchOptions{})
+			return err == nil && cfg.Gates[0].Armed(node), err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	beat()
+	e.expect(t, codeFailed, "Remains: taint nodegate.io/agent-not-ready:NoSchedule of Node linux, which somebody sets again; "+
+		"kubectl taint node linux nodegate.io/agent-not-ready:NoSchedule-", "uninstall", "--yes")
+	beat()
+	learned := make(chan error, 1)
+	go func() {
+		err := cluster.Await(t.Context(), func(ctx context.Context) (bool, error) {
+			node, err := e.admin.CoreV1().Nodes().Get(ctx, "linux", metav1.GetOptions{})
+			return err == nil && node.Annotations[heartbeat] == "", err
+		})
+		bindings := e.admin.AdmissionregistrationV1().MutatingAdmissionPolicyBindings()
+		learned <- errors.Join(err, bindings.Delete(t.Context(), policies[0].GetName(), metav1.DeleteOptions{}))
+	}()
+	e.expect(t, codeDone, "nothing of it is left", "uninstall", "--yes")
+	if err := <-learned; err != nil {
+		t.Error(err)
+	}
+	node, err := e.admin.CoreV1().Nodes().Get(t.Context(), "linux", metav1.GetOptions{})
+	if err != nil || cfg.Gates[0].Armed(node) {
+		t.Errorf("it is armed (%v)", err)
 	}
 }

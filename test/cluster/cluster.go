@@ -35,6 +35,8 @@ type Cluster struct {
 	Admin *rest.Config
 
 	env *envtest.Environment
+	// certs is the folder of the API server's certificates and keys.
+	certs string
 	// others are further API servers over the same etcd.
 	others []*envtest.APIServer
 }
@@ -62,12 +64,32 @@ func Start(options ...Option) (*Cluster, error) {
 		ControlPlaneStartTimeout: startTimeout,
 		ControlPlaneStopTimeout:  startTimeout,
 	}
-	configure(env.ControlPlane.GetAPIServer(), options)
+	certs, err := os.MkdirTemp("", "nodegate-certs-")
+	if err != nil {
+		return nil, fmt.Errorf("making a folder for certificates: %w", err)
+	}
+	server := env.ControlPlane.GetAPIServer()
+	server.CertDir = certs // one that the API server makes itself goes when it stops
+	configure(server, options)
 	admin, err := env.Start()
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("starting the API server: %w", err), env.Stop())
+		return nil, errors.Join(fmt.Errorf("starting the API server: %w", err), env.Stop(), os.RemoveAll(certs))
 	}
-	return &Cluster{Admin: unlimited(admin), env: env}, nil
+	return &Cluster{Admin: unlimited(admin), env: env, certs: certs}, nil
+}
+
+// Restart ends the API server's process, has it away for a while, and starts another
+// one at the same address, which knows the same identities.
+func (c *Cluster) Restart(away time.Duration) error {
+	server := c.env.ControlPlane.GetAPIServer()
+	if err := server.Stop(); err != nil {
+		return fmt.Errorf("stopping the API server: %w", err)
+	}
+	<-time.After(away)
+	if err := server.Start(); err != nil {
+		return fmt.Errorf("starting the API server again: %w", err)
+	}
+	return nil
 }
 
 func configure(server *envtest.APIServer, options []Option) {
@@ -108,7 +130,7 @@ func (c *Cluster) Stop() error {
 	for _, server := range c.others {
 		faults = append(faults, server.Stop())
 	}
-	return errors.Join(append(faults, c.env.Stop())...)
+	return errors.Join(append(faults, c.env.Stop(), os.RemoveAll(c.certs))...)
 }
 
 // User returns the identity of a person or component with a client certificate.

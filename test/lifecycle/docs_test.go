@@ -13,7 +13,7 @@ import (
 // there, one after the other, with the README's configuration.
 func TestInstallDocument(t *testing.T) {
 	f := newFleet(t, 3)
-	shell := docs.NewShell(t, f.kubeconfig, f.programs)
+	shell := docs.NewShell(t, f.kubeconfig, programs)
 	shell.Run(t, docs.Command{Text: fmt.Sprintf("cat > config.yaml <<'END'\n%sEND\n", readmeConfiguration(t))})
 	for _, section := range docs.Sections(t, "install.md") {
 		if section.Title == "Uninstall" {

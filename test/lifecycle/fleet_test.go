@@ -41,6 +41,24 @@ const (
 	chained    = `{"cniVersion": "1.0.0", "name": "base", "plugins": [{"type": "bridge"}, {"type": "` + pluginType + `"}]}`
 )
 
+// programs is the folder of ours.
+var programs string
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		var err error
+		if programs, err = os.MkdirTemp("", "nodegate-programs-"); err != nil {
+			panic(err)
+		}
+		defer os.RemoveAll(programs)
+		said, err := exec.Command("go", "build", "-o", programs+"/", "../../cmd/nodegate-agent", "../../cmd/nodegate-cni", "../../cmd/kubectl-nodegate").CombinedOutput()
+		if err != nil {
+			panic(fmt.Sprintf("%v\n%s", err, said))
+		}
+		return m.Run()
+	}())
+}
+
 // fleet is a cluster with the controllers that make pods of workloads, and nodes
 // whose kubelets are stand-ins: of nodegate's pods the agent, the guard and the
 // taking out of the plugin are real, each in the way that its pod says.
@@ -49,7 +67,6 @@ type fleet struct {
 	cluster    *cluster.Cluster
 	admin      kubernetes.Interface
 	kubeconfig string
-	programs   string
 	pods       cache.Store
 	wg         sync.WaitGroup
 
@@ -74,10 +91,10 @@ type process struct {
 	ready func() bool
 }
 
-func newFleet(t *testing.T, nodes int) *fleet {
+func newFleet(t *testing.T, nodes int, options ...cluster.Option) *fleet {
 	t.Helper()
 	ctrl.SetLogger(logr.Discard()) // the libraries'
-	f := &fleet{T: t, cluster: cluster.ForTest(t), programs: t.TempDir(),
+	f := &fleet{T: t, cluster: cluster.ForTest(t, options...),
 		nodes: map[string]*node{}, running: map[types.UID]*process{}, dead: map[string]bool{}}
 	var err error
 	if f.admin, err = kubernetes.NewForConfig(f.cluster.Admin); err != nil {
@@ -85,10 +102,6 @@ func newFleet(t *testing.T, nodes int) *fleet {
 	}
 	if f.kubeconfig, err = f.cluster.Kubeconfig(t.TempDir()); err != nil {
 		t.Fatal(err)
-	}
-	said, err := exec.CommandContext(t.Context(), "go", "build", "-o", f.programs+"/", "../../cmd/nodegate-agent", "../../cmd/kubectl-nodegate").CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, said)
 	}
 	f.startComponent("kube-controller-manager", "--use-service-account-credentials",
 		"--controllers=deployment-controller,replicaset-controller,daemonset-controller,namespace-controller,garbage-collector-controller",
@@ -134,18 +147,7 @@ func (f *fleet) startComponent(name string, args ...string) {
 func (f *fleet) addNode(name string) {
 	f.Helper()
 	n := &node{name: name, dir: f.TempDir()}
-	for file, text := range map[string]string{
-		gate.DefaultNetDir + "/10-base.conflist": chained, gate.DefaultNetDir + "/." + pluginType + "-entry": `{"type": "` + pluginType + `"}`,
-		gate.DefaultBinDir + "/" + pluginType: "#!/bin/sh\n",
-	} {
-		path := filepath.Join(n.dir, file)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			f.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
-			f.Fatal(err)
-		}
-	}
+	f.chainOn(n)
 	created, err := f.admin.CoreV1().Nodes().Create(f.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{
 		Name: name, Labels: map[string]string{corev1.LabelOSStable: "linux", corev1.LabelHostname: name},
 		Annotations: map[string]string{corev1.ObjectTTLAnnotationKey: "0"},
@@ -165,6 +167,52 @@ func (f *fleet) addNode(name string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.nodes[name] = n
+}
+
+// chainOn has the plugin chained on a node, as its installer does.
+func (f *fleet) chainOn(n *node) {
+	f.Helper()
+	for file, text := range map[string]string{
+		gate.DefaultNetDir + "/10-base.conflist": chained, gate.DefaultNetDir + "/." + pluginType + "-entry": `{"type": "` + pluginType + `"}`,
+		gate.DefaultBinDir + "/" + pluginType: "#!/bin/sh\n",
+	} {
+		path := filepath.Join(n.dir, file)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			f.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+			f.Fatal(err)
+		}
+	}
+}
+
+// chain has the plugin chained on every node.
+func (f *fleet) chain() {
+	f.Helper()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, n := range f.nodes {
+		f.chainOn(n)
+	}
+}
+
+// setDead has a node's machine off, or on again, and the Node say so, as the control
+// plane has it.
+func (f *fleet) setDead(name string, dead bool) {
+	f.Helper()
+	taint, off := corev1.TaintNodeUnreachable+":NoExecute", ""
+	if !dead {
+		off = "-"
+	}
+	f.kubectl("taint", "node", name, taint+off)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.dead[name] = dead
+	for _, object := range f.pods.List() {
+		if pod, ok := object.(*corev1.Pod); ok && dead && pod.Spec.NodeName == name && f.running[pod.UID] != nil {
+			f.running[pod.UID].stop()
+		}
+	}
 }
 
 // watch follows Nodes and pods until the test ends.
@@ -317,7 +365,7 @@ func (f *fleet) unchain(ctx context.Context, pod *corev1.Pod) (*process, error) 
 		for i := range args {
 			args[i] = strings.Replace(args[i], "=/", "="+dir+"/", 1)
 		}
-		if said, err := exec.CommandContext(ctx, filepath.Join(f.programs, "nodegate-agent"), args...).CombinedOutput(); err != nil {
+		if said, err := exec.CommandContext(ctx, filepath.Join(programs, "nodegate-agent"), args...).CombinedOutput(); err != nil {
 			return nil, fmt.Errorf("%v: %w\n%s", args, err, said)
 		}
 	}
@@ -432,10 +480,15 @@ func (f *fleet) report(ctx context.Context, pod *corev1.Pod, ready bool) {
 	f.check(ctx, err)
 }
 
-// nodegate runs `kubectl nodegate` as an administrator and returns what it wrote.
+// command is `kubectl nodegate` as an administrator.
+func (f *fleet) command(args ...string) *exec.Cmd {
+	return exec.CommandContext(f.Context(), filepath.Join(programs, "kubectl-nodegate"), append(args, "--kubeconfig="+f.kubeconfig, "--cache-dir="+f.TempDir())...)
+}
+
+// nodegate runs it and returns what it wrote.
 func (f *fleet) nodegate(args ...string) (out string, code int) {
 	f.Helper()
-	command := exec.CommandContext(f.Context(), filepath.Join(f.programs, "kubectl-nodegate"), append(args, "--kubeconfig="+f.kubeconfig, "--cache-dir="+f.TempDir())...)
+	command := f.command(args...)
 	began := time.Now()
 	said, err := command.CombinedOutput()
 	if command.ProcessState == nil {
@@ -443,6 +496,33 @@ func (f *fleet) nodegate(args ...string) (out string, code int) {
 	}
 	f.Logf("kubectl nodegate %s: %s\n%s", strings.Join(args, " "), time.Since(began).Round(time.Millisecond), said)
 	return string(said), command.ProcessState.ExitCode()
+}
+
+// interrupt runs it and kills it when something is seen.
+func (f *fleet) interrupt(what string, seen func(context.Context) (bool, error), args ...string) {
+	f.Helper()
+	command := f.command(args...)
+	var said strings.Builder
+	command.Stdout, command.Stderr = &said, &said
+	if err := command.Start(); err != nil {
+		f.Fatal(err)
+	}
+	err := cluster.Await(f.Context(), seen)
+	_ = command.Process.Kill()
+	_ = command.Wait()
+	f.Logf("kubectl nodegate %s, killed when %s:\n%s", strings.Join(args, " "), what, said.String())
+	if err != nil {
+		f.Fatalf("waiting until %s: %v", what, err)
+	}
+}
+
+// kubectl is what people do by hand.
+func (f *fleet) kubectl(args ...string) {
+	f.Helper()
+	said, err := exec.CommandContext(f.Context(), filepath.Join(os.Getenv(cluster.AssetsVariable), "kubectl"), append(args, "--kubeconfig="+f.kubeconfig)...).CombinedOutput()
+	if err != nil {
+		f.Fatalf("kubectl %s: %v\n%s", strings.Join(args, " "), err, said)
+	}
 }
 
 // done runs it where it must succeed.

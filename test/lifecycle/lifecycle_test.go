@@ -39,6 +39,7 @@ func (f *fleet) config() string {
 // agents.
 func TestLifecycle(t *testing.T) {
 	f := newFleet(t, *nodes)
+	before := f.everything()
 	said := f.done("install", "--config="+f.config(), "--image-tag=v1")
 	if !strings.Contains(said, "begins in mode observe") {
 		t.Error("it does not say that it observes")
@@ -50,6 +51,9 @@ func TestLifecycle(t *testing.T) {
 	f.await("open, with a heartbeat", f.serves)
 	f.done("upgrade", "--image-tag=v2")
 	f.await("open, with a heartbeat", f.serves)
+	before["Node /new"] = f.unmarked("new")
+	f.done("uninstall", "--yes")
+	f.expectAsBefore(before, true)
 	f.expectNoFlaps()
 }
 
