@@ -395,7 +395,7 @@ func (r *removal) admission(ctx context.Context) error {
 func (r *removal) wait(ctx context.Context, seen func(context.Context) (bool, error)) {
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
-	if err := poll(ctx, seen); err != nil {
+	if err := poll(ctx, r.telling(seen)); err != nil {
 		r.sayf("It was not seen: %v", err)
 	}
 }
