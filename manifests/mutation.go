@@ -51,7 +51,9 @@ func mutatingPolicy(g *gate.Gate, name string, operation admissionregistrationv1
 }
 
 // addTaint is the one mutation there is. The API server builds typed objects
-// only from a literal in the mutation itself, not from a variable.
+// only from a literal in the mutation itself, not from a variable; and those of
+// Kubernetes 1.34 and 1.35 drop the request where such an object stands in a list,
+// so that the list of a Node that has none is added empty.
 //
 // Where there is nothing to do, the patch is a test that fails, which leaves the
 // Node as it is: an API server that applies an empty patch writes the whole Node
@@ -60,10 +62,9 @@ func addTaint(g *gate.Gate, condition, fields string) []admissionregistrationv1.
 	taint := fmt.Sprintf("Object.spec.taints{key: %s, %s, effect: %s}",
 		quote(g.Taint.Key), fields, quote(string(g.Taint.Effect)))
 	expression := fmt.Sprintf(`%s
-? (has(object.spec.taints)
-  ? [JSONPatch{op: 'add', path: '/spec/taints/-', value: %s}]
-  : [JSONPatch{op: 'add', path: '/spec/taints', value: [%s]}])
-: [JSONPatch{op: 'test', path: '/kind', value: 'nothing to do'}]`, condition, taint, taint)
+? (has(object.spec.taints) ? [] : [JSONPatch{op: 'add', path: '/spec/taints', value: []}])
+  + [JSONPatch{op: 'add', path: '/spec/taints/-', value: %s}]
+: [JSONPatch{op: 'test', path: '/kind', value: 'nothing to do'}]`, condition, taint)
 	return []admissionregistrationv1.Mutation{{
 		PatchType: admissionregistrationv1.PatchTypeJSONPatch,
 		JSONPatch: &admissionregistrationv1.JSONPatch{Expression: expression},

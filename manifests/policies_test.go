@@ -2,6 +2,7 @@ package manifests_test
 
 import (
 	"path/filepath"
+	"regexp"
 	"testing"
 	"time"
 
@@ -40,6 +41,35 @@ func TestPolicies_Golden(t *testing.T) {
 			}
 			golden.Expect(t, file, got)
 		})
+	}
+}
+
+// TestPolicies_NoObjectInAList: a typed object that stands in a list makes the API
+// servers of Kubernetes 1.34 and 1.35 panic, and drop the request that is judged.
+func TestPolicies_NoObjectInAList(t *testing.T) {
+	objects, err := manifests.Policies(cases.Config(), manifests.MutationV1beta1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	for _, object := range objects {
+		mutations, _, err := unstructured.NestedSlice(object.Object, "spec", "mutations")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, mutation := range mutations {
+			expression, _, err := unstructured.NestedString(mutation.(map[string]any), "jsonPatch", "expression")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if regexp.MustCompile(`\[\s*Object\b`).MatchString(expression) {
+				t.Errorf("%s has an object in a list: %s", object.GetName(), expression)
+			}
+			seen++
+		}
+	}
+	if want := 2 * len(cases.Config().Gates); seen != want {
+		t.Errorf("%d mutations were looked at, want %d", seen, want)
 	}
 }
 
