@@ -52,9 +52,15 @@ func TestLifecycle(t *testing.T) {
 	f.done("upgrade", "--image-tag=v2")
 	f.await("open, with a heartbeat", f.serves)
 	before["Node /new"] = f.unmarked("new")
+	if out, code := f.nodegate("uninstall"); code != 1 || !strings.Contains(out, "nothing was removed") {
+		t.Errorf("it did not ask: %d, %s", code, out)
+	}
+	f.done("uninstall", "--dry-run=server")
+	f.await("open, with a heartbeat", f.serves)
 	f.done("uninstall", "--yes")
 	f.expectAsBefore(before, true)
 	f.expectNoFlaps()
+	f.done("uninstall", "--yes")
 }
 
 // serves reports whether a Node is open by right.

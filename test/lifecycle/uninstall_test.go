@@ -107,19 +107,6 @@ func installed(t *testing.T, nodes int, options ...cluster.Option) (*fleet, map[
 	return f, before
 }
 
-// TestUninstall: what was installed is taken away, when that was agreed to, and once.
-func TestUninstall(t *testing.T) {
-	f, before := installed(t, 3)
-	if out, code := f.nodegate("uninstall"); code != 1 || !strings.Contains(out, "nothing was removed") {
-		t.Errorf("it did not ask: %d, %s", code, out)
-	}
-	f.done("uninstall", "--dry-run=server")
-	f.done("uninstall", "--yes")
-	f.expectAsBefore(before, true)
-	f.expectNoFlaps()
-	f.done("uninstall", "--yes")
-}
-
 // mayBeChained is what is said of a node on which the plugin was not seen to be taken
 // out.
 func mayBeChained(node string) string {
