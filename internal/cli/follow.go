@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -54,6 +55,9 @@ func (o *statusOptions) follow(ctx context.Context, c *connection, selector labe
 			}
 			continue
 		case <-rows.C:
+		}
+		if f.blind() {
+			continue
 		}
 		next := report.NewStatus(f.current())
 		if err := o.showChanges(shown, next.Nodes); err != nil {
@@ -105,6 +109,14 @@ type follower struct {
 	pods  []cache.Store
 	// podsUnseen are those that may not be read.
 	podsUnseen []report.Unseen
+	// lost are watches that ended, and could not be begun anew.
+	lost []*atomic.Bool
+}
+
+// blind: time passes, and what it would be judged by is not seen. Heartbeats that
+// come meanwhile would be called too old.
+func (f *follower) blind() bool {
+	return slices.ContainsFunc(f.lost, func(lost *atomic.Bool) bool { return lost.Load() })
 }
 
 // start returns when everything was seen once.
@@ -177,6 +189,8 @@ func (f *follower) current() *report.Input {
 }
 
 func (f *follower) listWatch(kind client.ObjectList, options client.ListOptions) *cache.ListWatch {
+	lost := &atomic.Bool{}
+	f.lost = append(f.lost, lost)
 	with := func(raw metav1.ListOptions) *client.ListOptions {
 		options := options
 		options.Limit, options.Continue, options.Raw = raw.Limit, raw.Continue, &raw
@@ -190,7 +204,9 @@ func (f *follower) listWatch(kind client.ObjectList, options client.ListOptions)
 		},
 		WatchFuncWithContext: func(ctx context.Context, raw metav1.ListOptions) (watch.Interface, error) {
 			list, _ := kind.DeepCopyObject().(client.ObjectList)
-			return f.watcher.Watch(ctx, list, with(raw))
+			begun, err := f.watcher.Watch(ctx, list, with(raw))
+			lost.Store(err != nil)
+			return begun, err
 		},
 	}
 }

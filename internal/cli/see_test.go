@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -59,6 +60,7 @@ func TestSee(t *testing.T) {
 	t.Run("few rights", e.seesLittle)
 	t.Run("an agent that waits", e.seesWaitingAgent)
 	t.Run("watch", e.watches)
+	t.Run("watch, while the API server is away", e.watchesNothing)
 }
 
 // install applies all that an installation is.
@@ -280,6 +282,74 @@ func (e *environment) watches(t *testing.T) {
 	await("node/node-1")
 	cancel()
 	go func() { _, _ = io.Copy(io.Discard, read) }()
+	if code := <-ended; code != codeDone {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// shown is what a command that goes on has written.
+type shown struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (s *shown) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.Write(p)
+}
+
+func (s *shown) has(text string) func(context.Context) (bool, error) {
+	return func(context.Context) (bool, error) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return strings.Contains(s.text.String(), text), nil
+	}
+}
+
+// watchesNothing: of a cluster that is out of sight, no heartbeat is called too old.
+func (e *environment) watchesNothing(t *testing.T) {
+	const ttl = 30 * time.Second
+	node := e.createNode(t, "away")
+	boot := []byte(`{"status":{"nodeInfo":{"bootID":"de2d9a80-35f2-44b5-bea4-72f10b303c45"}}}`)
+	if _, err := e.admin.CoreV1().Nodes().Patch(t.Context(), node.Name, types.MergePatchType, boot, metav1.PatchOptions{}, "status"); err != nil {
+		t.Fatal(err)
+	}
+	hb := gate.Heartbeat{Ready: true, Time: time.Now().Truncate(time.Second), TTL: ttl, BootID: "de2d9a80-35f2-44b5-bea4-72f10b303c45", NodeUID: node.UID}
+	value, err := hb.Format()
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.patchNode(t, node.Name, `{"metadata":{"annotations":{"`+gate.HeartbeatPrefix+`agent":"`+value+`"}}}`)
+	wire, err := cluster.NewWire(e.cluster.Admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer wire.Cut()
+	ctx, cancel := context.WithCancel(t.Context())
+	rows, talk, ended := &shown{}, &shown{}, make(chan int, 1)
+	go func() {
+		args := append([]string{"status", "--watch", "--server=" + wire.Config(e.cluster.Admin).Host}, e.flags...)
+		ended <- Run(ctx, genericiooptions.IOStreams{In: strings.NewReader(""), Out: rows, ErrOut: talk}, args)
+	}()
+	await := func(seen func(context.Context) (bool, error)) {
+		t.Helper()
+		if err := cluster.Await(t.Context(), seen); err != nil {
+			t.Fatalf("%v; it shows\n%s%s", err, rows.text.String(), talk.text.String())
+		}
+	}
+	await(rows.has("Fresh"))
+	wire.Cut()
+	await(talk.has("Lost sight of the cluster"))
+	await(func(context.Context) (bool, error) { return time.Since(hb.Time) > ttl+3*rowsInterval, nil })
+	if expired, _ := rows.has("Expired")(t.Context()); expired {
+		t.Error("a heartbeat is called too old that nobody can see")
+	}
+	if err := wire.Mend(); err != nil {
+		t.Fatal(err)
+	}
+	await(rows.has("Expired"))
+	cancel()
 	if code := <-ended; code != codeDone {
 		t.Errorf("exit code %d", code)
 	}
