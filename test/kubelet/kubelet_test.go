@@ -60,6 +60,7 @@ func TestKubelet(t *testing.T) {
 	healthy.Store(true)
 	expectPod(t, admin, "ready", isReady)
 	expectToken(t, admin, k, pod)
+	expectTokenInTime(t, admin, k, pod)
 
 	k.Stop()
 	k.Stop()
@@ -80,6 +81,31 @@ func TestKubelet(t *testing.T) {
 		}
 		return false, err
 	})
+}
+
+// expectTokenInTime: a pod that the authorizer has not seen bound yet has a token as
+// soon as it has.
+func expectTokenInTime(t *testing.T, admin kubernetes.Interface, k *kubelet.Kubelet, like *corev1.Pod) {
+	t.Helper()
+	pods := admin.CoreV1().Pods("default")
+	spec := *like.Spec.DeepCopy()
+	spec.NodeName = ""
+	pod, err := pods.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "late"}, Spec: spec}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer := make(chan error, 1)
+	go func() {
+		_, err := k.Token(t.Context(), pod)
+		answer <- err
+	}()
+	err = pods.Bind(t.Context(), &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: "late"}, Target: corev1.ObjectReference{Kind: "Node", Name: "n"}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := <-answer; err != nil {
+		t.Error(err)
+	}
 }
 
 func expectBoot(t *testing.T, admin kubernetes.Interface, bootID string) {

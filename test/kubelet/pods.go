@@ -13,22 +13,32 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/nodegate/nodegate/test/cluster"
 )
 
 // probeInterval is how often pods are looked at.
 const probeInterval = 200 * time.Millisecond
 
 // Token asks for a token of the pod's service account, bound to the pod, with
-// the kubelet's own right to do so.
+// the kubelet's own right to do so. Like a kubelet it asks again where it is refused:
+// the authorizer hears of a pod on the node by a watch, which may be late.
 func (k *Kubelet) Token(ctx context.Context, pod *corev1.Pod) (string, error) {
-	answer, err := k.client.CoreV1().ServiceAccounts(pod.Namespace).CreateToken(ctx, pod.Spec.ServiceAccountName,
-		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
-			BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID},
-		}}, metav1.CreateOptions{})
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+		BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID},
+	}}
+	token := ""
+	err := cluster.Await(ctx, func(ctx context.Context) (bool, error) {
+		answer, err := k.client.CoreV1().ServiceAccounts(pod.Namespace).CreateToken(ctx, pod.Spec.ServiceAccountName, request, metav1.CreateOptions{})
+		if err == nil {
+			token = answer.Status.Token
+		}
+		return err == nil, err
+	})
 	if err != nil {
 		return "", fmt.Errorf("requesting token of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
-	return answer.Status.Token, nil
+	return token, nil
 }
 
 // runPods keeps the status of the node's pods until the context ends.
