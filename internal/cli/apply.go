@@ -11,6 +11,7 @@ import (
 
 	"github.com/pmezard/go-difflib/difflib"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -140,39 +141,55 @@ func (c *connection) tryApply(ctx context.Context, object *unstructured.Unstruct
 	}
 	after := object.DeepCopy()
 	err = c.Apply(ctx, client.ApplyConfigurationFromUnstructured(after), client.DryRunAll)
-	if apierrors.IsConflict(err) && (force || len(conflicts(err)) == 0) {
+	var others []metav1.StatusCause
+	if apierrors.IsConflict(err) {
+		others = conflicts(err)
 		after = object.DeepCopy()
 		err = c.Apply(ctx, client.ApplyConfigurationFromUnstructured(after), client.DryRunAll, client.ForceOwnership)
 	}
 	switch {
-	case apierrors.IsConflict(err) && len(conflicts(err)) > 0:
-		return applied{}, fmt.Errorf("%s: set otherwise by others (%s); --force-conflicts takes these fields over",
-			describe(object), strings.Join(conflicts(err), ", "))
 	case apierrors.IsNotFound(err) && before == nil:
 		return applied{after: object, unchecked: true}, nil
 	case err != nil:
 		return applied{}, explain(err, object)
 	}
+	others = slices.DeleteFunc(others, func(c metav1.StatusCause) bool { return same(c.Field, before, after) })
+	if len(others) > 0 && !force {
+		fields := make([]string, len(others))
+		for i, other := range others {
+			fields[i] = other.Field + ", " + other.Message
+		}
+		return applied{}, fmt.Errorf("%s: set otherwise by others (%s); --force-conflicts takes these fields over",
+			describe(object), strings.Join(fields, ", "))
+	}
 	return applied{before: before, after: after}, nil
 }
 
-// conflicts are the fields that managers other than the predecessors have set.
-func conflicts(err error) []string {
+// same reports whether a field that another manager has set stays as it is. An API
+// server takes what it has filled in for a conflict, where a field is taken as a whole.
+func same(field string, before, after *unstructured.Unstructured) bool {
+	if strings.Contains(field, "[") {
+		return false // of a list, which is not looked into
+	}
+	path := strings.Split(strings.TrimPrefix(field, "."), ".")
+	was, there, err := unstructured.NestedFieldNoCopy(before.Object, path...)
+	is, stays, isErr := unstructured.NestedFieldNoCopy(after.Object, path...)
+	return err == nil && isErr == nil && there && stays && equality.Semantic.DeepEqual(was, is)
+}
+
+// conflicts are of the fields that managers other than the predecessors have set.
+func conflicts(err error) []metav1.StatusCause {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) || status.Status().Details == nil {
 		return nil
 	}
-	var fields []string
-	for _, cause := range status.Status().Details.Causes {
+	return slices.DeleteFunc(slices.Clone(status.Status().Details.Causes), func(cause metav1.StatusCause) bool {
 		ours := false
 		for manager := range predecessors() {
 			ours = ours || strings.Contains(cause.Message, strconv.Quote(manager))
 		}
-		if cause.Type == metav1.CauseTypeFieldManagerConflict && !ours {
-			fields = append(fields, cause.Field+", "+cause.Message)
-		}
-	}
-	return fields
+		return cause.Type != metav1.CauseTypeFieldManagerConflict || ours
+	})
 }
 
 // apply makes the object as it is to be. What others set besides stays.

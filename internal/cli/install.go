@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nodegate/nodegate/gate"
 	"github.com/nodegate/nodegate/manifests"
@@ -265,12 +266,42 @@ func (o *installOptions) install(ctx context.Context, c *connection, s state, p 
 			}
 		}
 	}
+	if err := o.setMode(ctx, c, p.mode); err != nil {
+		return err
+	}
 	w.mode(ctx, p)
 	if w.unseen {
 		return errUnseen
 	}
 	if o.timeout > 0 {
 		o.didf("nodegate is installed and active, in mode %s", p.mode)
+	}
+	return nil
+}
+
+// setMode sets the mode where the apply did not: what another manager has applied, as
+// kubectl does server-side, stays where this apply leaves a field out.
+func (o *installOptions) setMode(ctx context.Context, c *connection, mode gate.Mode) error {
+	found, err := admission(ctx, c)
+	if err != nil {
+		return err
+	}
+	for _, object := range found {
+		enforced, follows, err := manifests.ModeOf(object)
+		if err != nil {
+			return explain(err, object)
+		}
+		if !follows || enforced == (mode == gate.ModeEnforce) {
+			continue
+		}
+		before := object.DeepCopy()
+		if _, err := manifests.SetMode(object, mode); err != nil {
+			return explain(err, object)
+		}
+		if err := c.Patch(ctx, object, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+			return explain(err, object)
+		}
+		o.didf("%s set to mode %s", describe(object), mode)
 	}
 	return nil
 }

@@ -456,6 +456,14 @@ func TestInstall_AfterKubectl(t *testing.T) {
 	if _, there := object.Annotations[corev1.LastAppliedConfigAnnotation]; there {
 		t.Error("kubectl's note of what it applied is left")
 	}
+	// As docs/operate.md has it: the same, by other means, is no conflict.
+	rendered, _, _ := run(t, "render", "--mutation=webhook", "--only=admission", "--config="+writeFile(t, object.Data[gate.ConfigMapKey]))
+	again := exec.CommandContext(t.Context(), filepath.Join(os.Getenv(cluster.AssetsVariable), "kubectl"), e.flags[0], "apply", "--server-side", "--force-conflicts", "-f", "-")
+	again.Stdin = strings.NewReader(rendered)
+	if said, err := again.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, said)
+	}
+	e.expect(t, codeDone, "ValidatingAdmissionPolicy writers.agent.nodegate.io", "upgrade", "--timeout=0")
 	e.expect(t, codeDone, "configured", "install", "--timeout=0", "--mode=enforce")
 	hook, err := e.admin.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Context(), gate.WebhookRegistration, metav1.GetOptions{})
 	if err != nil {
