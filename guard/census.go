@@ -73,7 +73,7 @@ func (g *Guard) keepBound(ctx context.Context, gt *gate.Gate, sets []appsv1.Daem
 		if err != nil {
 			return err
 		}
-		in := input{gate: gt, node: node, daemonSets: sets, pods: pods, installedAt: g.InstalledAt}
+		in := input{gate: gt, node: node, daemonSets: sets, pods: pods, installedAt: g.installedAt(gt)}
 		if in.agentBelongs() {
 			delete(t.agentless, uid)
 		}

@@ -17,7 +17,7 @@ import (
 // gather collects what a decision rests on, and notes whether the agent is
 // missing.
 func (g *Guard) gather(ctx context.Context, node *corev1.Node, gt *gate.Gate, now time.Time) (input, error) {
-	in := input{gate: gt, node: node, now: now, installedAt: g.InstalledAt}
+	in := input{gate: gt, node: node, now: now, installedAt: g.installedAt(gt)}
 	var err error
 	if in.daemonSets, err = g.daemonSets(ctx, gt); err != nil {
 		return input{}, err

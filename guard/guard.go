@@ -67,6 +67,10 @@ type Guard struct {
 	// governed Node, and where there is no agent DaemonSet, an agent pod on a node
 	// shows that one belongs there.
 	InstalledAt time.Time
+	// Added says when gates were added to that installation, by their names, as far as
+	// it is recorded: to them that is the time of installation. So is, to a gate that
+	// comes while the guard runs, the time at which it is first seen.
+	Added map[string]time.Time
 	// Metrics count what the guard does. Default: none.
 	Metrics *Metrics
 	// Lease is the lock of the manager's leader election, if that was made by
@@ -78,6 +82,7 @@ type Guard struct {
 	Events events.EventRecorder
 
 	memory memory
+	ages   ages
 	silent silence
 	term   term
 	teller *teller
@@ -100,6 +105,7 @@ func (g *Guard) NeedLeaderElection() bool { return true }
 // manager's cache should be built with [CacheOptions].
 func (g *Guard) SetupWithManager(mgr ctrl.Manager) error {
 	g.live = mgr.GetAPIReader()
+	g.ages.begin(g.configuration().Gates, g.Added)
 	g.reconfigured = make(chan struct{}, 1)
 	if err := indexPods(mgr); err != nil {
 		return err

@@ -141,6 +141,7 @@ func (g *Guard) forgetRemoved(now map[string]tally) {
 		delete(g.term.agentless, name)
 		delete(g.term.shouting, name)
 		g.silent.forget(name)
+		g.ages.forget(name)
 		g.memory.forgetGate(name)
 		g.Metrics.forget(name)
 	}

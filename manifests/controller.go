@@ -1,6 +1,8 @@
 package manifests
 
 import (
+	"slices"
+
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -21,6 +23,9 @@ const (
 	configDir   = "/etc/nodegate"
 	certDir     = "/etc/nodegate-webhook"
 	webhookPort = 9443
+
+	webhookArg   = "--webhook"
+	certFilesArg = "--webhook-cert-source=files"
 
 	// drainSeconds is how long a replica that ends goes on, until API servers call
 	// the others.
@@ -107,16 +112,31 @@ func serveWebhook(pod *corev1.PodSpec, mutation Mutation) {
 		return
 	}
 	container := &pod.Containers[0]
-	container.Args = []string{"--webhook"}
+	container.Args = []string{webhookArg}
 	container.Ports = append(container.Ports, corev1.ContainerPort{Name: "webhook", ContainerPort: webhookPort})
 	if mutation == ByWebhookWithCertManager {
-		container.Args = append(container.Args, "--webhook-cert-source=files", "--webhook-cert-dir="+certDir)
+		container.Args = append(container.Args, certFilesArg, "--webhook-cert-dir="+certDir)
 		container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: "certificate", MountPath: certDir, ReadOnly: true})
 		// The controller starts without it, and is ready when cert-manager has made it.
 		pod.Volumes = append(pod.Volumes, corev1.Volume{Name: "certificate", VolumeSource: corev1.VolumeSource{
 			Secret: &corev1.SecretVolumeSource{SecretName: WebhookCertManagerSecret, Optional: new(true)},
 		}})
 	}
+}
+
+// MutationOf is the form for which a controller runs.
+func MutationOf(template *corev1.PodTemplateSpec) Mutation {
+	var args []string
+	if len(template.Spec.Containers) > 0 {
+		args = template.Spec.Containers[0].Args
+	}
+	switch {
+	case !slices.Contains(args, webhookArg):
+		return ByPolicy
+	case slices.Contains(args, certFilesArg):
+		return ByWebhookWithCertManager
+	}
+	return ByWebhook
 }
 
 // controllerTolerations tolerate every gate of every cluster.

@@ -34,6 +34,10 @@ type Options struct {
 	Mutation Mutation
 	// Version is that of the mutation policies. Default: [MutationV1].
 	Version MutationVersion
+	// Retired are gates that are not configured any more. As long as one is named, the
+	// rules on who may write what let nodegate's agent write for it, too: agents are
+	// rolled one after the other.
+	Retired []gate.Retired
 	// Images are those of the workloads. Default: [DefaultImages].
 	Images Images
 }
@@ -104,9 +108,9 @@ func (o Options) admission(cfg *gate.Configuration) ([]*unstructured.Unstructure
 		if version == "" {
 			version = MutationV1
 		}
-		return Policies(cfg, version)
+		return policies(cfg, version, o.Retired)
 	}
-	objects, err := ValidationPolicies(cfg)
+	objects, err := validationPolicies(cfg, o.Retired)
 	if err != nil {
 		return nil, err
 	}

@@ -134,6 +134,14 @@ func applyRights() []Right {
 	for _, resource := range []string{"clusterroles", "roles"} {
 		rights = append(rights, on(rbacv1.GroupName, resource, grants, "escalate", "bind")...)
 	}
+	const left = "removes what another configuration or mutation had"
+	for _, resource := range []string{"clusterroles", "clusterrolebindings", "roles", "rolebindings"} {
+		rights = append(rights, on(rbacv1.GroupName, resource, left, "list", "delete")...)
+	}
+	for _, resource := range []string{"mutatingadmissionpolicies", "mutatingadmissionpolicybindings", "validatingadmissionpolicies",
+		"validatingadmissionpolicybindings", "mutatingwebhookconfigurations"} {
+		rights = append(rights, on(admissionregistrationv1.GroupName, resource, left, "list", "delete")...)
+	}
 	return slices.Concat(
 		on("", "namespaces", why, verbs...),
 		on(flowcontrolv1.GroupName, "flowschemas", why, verbs...),
@@ -143,17 +151,17 @@ func applyRights() []Right {
 			on("", "services", why, verbs...),
 			on(appsv1.GroupName, "deployments", why, verbs...),
 			on(appsv1.GroupName, "daemonsets", why, verbs...),
-			on(policyv1.GroupName, "poddisruptionbudgets", why, verbs...))),
+			on(policyv1.GroupName, "poddisruptionbudgets", why, verbs...),
+			named(gate.ControllerService, on("", "services", left, "delete")),
+			named(gate.WebhookSecret, on("", "secrets", left, "delete")),
+			named(WebhookCertManagerSecret, on("", "secrets", left, "delete")),
+			named(authorityName, on("", "secrets", left, "delete")))),
 		rights)
 }
 
 // waitRights are for what an installation rests on, and for waiting for it.
 func waitRights() []Right {
-	var rights []Right
-	for _, resource := range []string{"mutatingadmissionpolicybindings", "validatingadmissionpolicybindings", "mutatingwebhookconfigurations"} {
-		rights = append(rights, on(admissionregistrationv1.GroupName, resource, "sees what arms now", "list")...)
-	}
-	return slices.Concat(rights,
+	return slices.Concat(
 		on("", "nodes", "sees whether there are Nodes already", "list"),
 		on(appsv1.GroupName, "daemonsets", "sees on which Nodes no agent can run", "list"),
 		toSee(own(on("", "pods", "says why a pod is not ready", "list"))))

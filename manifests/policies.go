@@ -28,11 +28,15 @@ const (
 // Policies renders the admission policies of every gate and their bindings, in
 // the order in which they are applied.
 func Policies(cfg *gate.Configuration, version MutationVersion) ([]*unstructured.Unstructured, error) {
+	return policies(cfg, version, nil)
+}
+
+func policies(cfg *gate.Configuration, version MutationVersion, retired []gate.Retired) ([]*unstructured.Unstructured, error) {
 	mutation, err := MutationPolicies(cfg, version)
 	if err != nil {
 		return nil, err
 	}
-	validation, err := ValidationPolicies(cfg)
+	validation, err := validationPolicies(cfg, retired)
 	if err != nil {
 		return nil, err
 	}
@@ -69,9 +73,13 @@ func MutationNames(g *gate.Gate) []string {
 // every mode, and on the final object, whose binding selects nothing unless the
 // mode is enforce.
 func ValidationPolicies(cfg *gate.Configuration) ([]*unstructured.Unstructured, error) {
+	return validationPolicies(cfg, nil)
+}
+
+func validationPolicies(cfg *gate.Configuration, retired []gate.Retired) ([]*unstructured.Unstructured, error) {
 	var objects []runtime.Object
 	for i := range cfg.Gates {
-		writers, final := writersPolicy(cfg, i), finalPolicy(&cfg.Gates[i])
+		writers, final := writersPolicy(cfg, i, retired), finalPolicy(&cfg.Gates[i])
 		objects = append(objects,
 			writers, validationBinding(writers, gate.ModeEnforce, admissionregistrationv1.Deny),
 			final, validationBinding(final, cfg.Mode, finalActions(cfg.Gates[i].FinalObject)...))

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nodegate/nodegate/gate"
@@ -15,7 +16,7 @@ const writers = "writers"
 
 // writersPolicy says who may write heartbeats and bypasses, and confines the
 // agent: [gate.Configuration.Permit] in CEL. It applies in every mode.
-func writersPolicy(cfg *gate.Configuration, i int) *admissionregistrationv1.ValidatingAdmissionPolicy {
+func writersPolicy(cfg *gate.Configuration, i int, retired []gate.Retired) *admissionregistrationv1.ValidatingAdmissionPolicy {
 	g := &cfg.Gates[i]
 	policy := validatingPolicy(g, writers,
 		rule("nodes", admissionregistrationv1.Create, admissionregistrationv1.Update, admissionregistrationv1.Delete),
@@ -28,7 +29,7 @@ func writersPolicy(cfg *gate.Configuration, i int) *admissionregistrationv1.Vali
 			"(object != null && "+changes(g.BypassAnnotation())+")"),
 	}}
 	policy.Spec.Variables = writersVariables(g)
-	policy.Spec.Validations = append(annotationRules(g), confinement(cfg, g)...)
+	policy.Spec.Validations = append(annotationRules(g), confinement(cfg, g, agentGates(cfg, retired))...)
 	return policy
 }
 
@@ -64,15 +65,30 @@ func annotationRules(g *gate.Gate) []admissionregistrationv1.Validation {
 	}
 }
 
+// agentGates are those that the agent serves, and those that were: one that is not
+// rolled yet serves them still.
+func agentGates(cfg *gate.Configuration, retired []gate.Retired) []*gate.Gate {
+	gates := cfg.AgentGates()
+	for _, r := range retired {
+		was := &gate.Gate{Name: r.Name, Taint: gate.Taint{Key: r.TaintKey, Effect: corev1.TaintEffectNoSchedule}}
+		for i := range cfg.Gates {
+			if g := &cfg.Gates[i]; g.IsTaint(corev1.Taint{Key: r.TaintKey, Effect: was.Taint.Effect}) {
+				was.Taint = g.Taint // with the value that admission gives it now
+			}
+		}
+		gates = append(gates, was)
+	}
+	return gates
+}
+
 // confinement keeps the agent to its own Node and its gates.
-func confinement(cfg *gate.Configuration, g *gate.Gate) []admissionregistrationv1.Validation {
+func confinement(cfg *gate.Configuration, g *gate.Gate, gates []*gate.Gate) []admissionregistrationv1.Validation {
 	isAgent := isUser(g.Agent.Username())
 	if !g.Agent.Own() {
 		opens := fmt.Sprintf("%s.exists(t, %s) && !%s.exists(t, %s)", taints("oldObject"), isTaint(g), taints("object"), isTaint(g))
 		return []admissionregistrationv1.Validation{validation(g, gate.RuleOwnNode,
 			fmt.Sprintf("!(%s) || !variables.isUpdate || variables.agent || !(%s)", isAgent, opens))}
 	}
-	gates := cfg.AgentGates()
 	confined := fmt.Sprintf("!(%s) || !variables.isUpdate || (", isAgent)
 	return []admissionregistrationv1.Validation{
 		validation(g, gate.RuleOwnNode,

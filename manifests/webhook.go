@@ -63,6 +63,22 @@ func Webhook(cfg *gate.Configuration, client *admissionregistrationv1.WebhookCli
 	return objects[0], nil
 }
 
+// Uncertified reports whether no API server can call a webhook of a registration, for
+// nothing says whom to trust.
+func Uncertified(registration *unstructured.Unstructured) (bool, error) {
+	hooks, _, err := unstructured.NestedSlice(registration.Object, "webhooks")
+	for _, hook := range hooks {
+		fields, ok := hook.(map[string]any)
+		if !ok {
+			continue
+		}
+		if bundle, _, _ := unstructured.NestedString(fields, "clientConfig", "caBundle"); bundle == "" {
+			return true, err
+		}
+	}
+	return false, err
+}
+
 func webhookRule() admissionregistrationv1.RuleWithOperations {
 	return rule("nodes", admissionregistrationv1.Create, admissionregistrationv1.Update).RuleWithOperations
 }

@@ -131,7 +131,7 @@ func agents(cfg *gate.Configuration) map[string][]map[string]string {
 func (p *program) addConfiguration(context.Context) error { return p.mgr.Add(p.file) }
 
 func (p *program) addGuard(ctx context.Context) error {
-	installedAt, err := p.installedAt(ctx)
+	installedAt, added, err := p.installedAt(ctx)
 	if err != nil {
 		return err
 	}
@@ -146,6 +146,7 @@ func (p *program) addGuard(ctx context.Context) error {
 		Changed:       p.changed,
 		Clock:         p.clock,
 		InstalledAt:   installedAt,
+		Added:         added,
 		Metrics:       metrics,
 		Lease:         p.lease,
 	}

@@ -110,7 +110,7 @@ func (o *modeOptions) admissionSeen(c *connection, cfg *gate.Configuration) func
 			}
 		}
 		inARow++
-		return inARow >= steady, nil
+		return inARow >= max(o.times, steady), nil
 	}
 }
 

@@ -11,9 +11,11 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/version"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nodegate/nodegate/gate"
+	"github.com/nodegate/nodegate/internal/remnant"
 	"github.com/nodegate/nodegate/manifests"
 )
 
@@ -39,7 +41,10 @@ applied in this order: namespace, accounts and rights, configuration, controller
 agents, and what admits last. Each part is waited for, and seen to be active by dry
 runs; one of them is a write as the agent. Only then is anything enforced, and not
 while there are governed Nodes on which no agent can run. No Node that is open is
-closed by this: a gate governs it from its agent's first heartbeat on.
+closed by this: a gate governs it from its agent's first heartbeat on. Where gates come
+and others go, those that go stay until all agents write for those that come. What
+another configuration, or another kind of mutation, had in the cluster is removed when
+what takes its place is seen to work; what gates have left on Nodes, by prune.
 
 Run again, it changes what is not as it should be, and nothing else: mode, images and
 the kind of mutation stay as they are unless others are named.
@@ -126,18 +131,14 @@ func (o *installOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	objects, err := p.objects(p.mode)
+	o.sayPlan(v, p)
+	texts, err := steps(s, p)
 	if err != nil {
 		return err
 	}
-	o.sayf("Kubernetes %s, armed by %s, mode %s", v, p.armedBy(), p.mode)
-	images := p.options.Images
-	o.sayf("Images %s and %s", images.Controller, images.Agent)
-	if !strings.Contains(images.Controller+images.Agent, "/") {
-		o.sayf("They name no registry, so that each node must have been given them beforehand: --image-registry and --image-tag say where yours are.")
-	}
-	if p.why != "" {
-		o.sayf("%s", p.why)
+	objects, err := p.objects(p.mode)
+	if err != nil {
+		return err
 	}
 	tried, err := o.try(ctx, c, objects)
 	if err != nil {
@@ -150,9 +151,21 @@ func (o *installOptions) run(ctx context.Context) error {
 	}
 	if o.dryRun == dryRunServer {
 		o.show(tried)
-		return nil
+		return o.showLeft(ctx, c, p)
 	}
-	return o.install(ctx, c, s, p, objects)
+	return o.install(ctx, c, s, texts)
+}
+
+func (o *installOptions) sayPlan(v *version.Version, p plan) {
+	o.sayf("Kubernetes %s, armed by %s, mode %s", v, p.armedBy(), p.mode)
+	images := p.options.Images
+	o.sayf("Images %s and %s", images.Controller, images.Agent)
+	if !strings.Contains(images.Controller+images.Agent, "/") {
+		o.sayf("They name no registry, so that each node must have been given them beforehand: --image-registry and --image-tag say where yours are.")
+	}
+	if p.why != "" {
+		o.sayf("%s", p.why)
+	}
 }
 
 func (p plan) armedBy() string {
@@ -224,52 +237,33 @@ func (o *installOptions) show(tried []applied) {
 	}
 }
 
-// install applies the plan. What enforces comes last, when all else is seen to work.
-func (o *installOptions) install(ctx context.Context, c *connection, s state, p plan, objects []*unstructured.Unstructured) error {
-	first, mode := objects, p.mode
-	if p.mode == gate.ModeEnforce && !s.enforcing {
+// install comes to what is wanted by way of the configurations.
+func (o *installOptions) install(ctx context.Context, c *connection, s state, texts []string) error {
+	w := &waiting{options: o.options, c: c, timeout: o.timeout}
+	var p plan
+	for i, text := range texts {
+		if i > 0 {
+			var err error
+			if s, err = c.look(ctx); err != nil {
+				return err
+			}
+		}
 		var err error
-		mode = gate.ModeObserve
-		if first, err = p.objects(mode); err != nil {
+		if p, err = decide(s, o.wanted, gate.Mode(o.mode), text, c.clock.Now()); err != nil {
 			return err
 		}
-	}
-	w := &waiting{options: o.options, c: c, timeout: o.timeout}
-	for _, layer := range manifests.Layers() {
-		for _, object := range first {
-			if manifests.LayerOf(object) != layer {
-				continue
-			}
-			if err := o.applyOne(ctx, c, object); err != nil {
-				return err
-			}
+		if i < len(texts)-1 {
+			o.sayf("Gates come and go: those that go stay until all agents write for those that come.")
 		}
-		if layer == manifests.LayerAgent {
-			w.workloads(ctx, first)
-		}
-	}
-	w.writers(ctx, p.cfg)
-	if err := o.sayLeft(ctx, c, objects); err != nil {
-		return err
-	}
-	if err := w.agentsWrite(ctx, p.cfg, s.nodes); err != nil {
-		return fmt.Errorf("the installation is in mode %s: %w", mode, err)
-	}
-	if p.mode == gate.ModeEnforce && !s.enforcing {
-		o.sayf("Enforcing ...")
-		for _, object := range objects {
-			if layer := manifests.LayerOf(object); layer != manifests.LayerConfig && layer != manifests.LayerAdmission {
-				continue
-			}
-			if err := o.applyOne(ctx, c, object); err != nil {
-				return err
-			}
+		if err := (&bringing{waiting: w, o: o, s: s, p: p}).run(ctx); err != nil {
+			return err
 		}
 	}
 	if err := o.setMode(ctx, c, p.mode); err != nil {
 		return err
 	}
 	w.mode(ctx, p)
+	o.sayTraces(s, p)
 	if w.unseen {
 		return errUnseen
 	}
@@ -306,33 +300,17 @@ func (o *installOptions) setMode(ctx context.Context, c *connection, mode gate.M
 	return nil
 }
 
-// sayLeft names what admits and is no longer part of the installation, such as the
-// policies of a gate that was renamed. It is in force, and may refuse heartbeats.
-func (o *installOptions) sayLeft(ctx context.Context, c *connection, objects []*unstructured.Unstructured) error {
-	found, err := admission(ctx, c)
-	if err != nil {
-		return err
-	}
-	wanted := map[string]bool{}
-	for _, object := range objects {
-		wanted[describe(object)] = true
-	}
-	var left []string
-	for _, object := range found {
-		if wanted[describe(object)] {
-			continue
-		}
-		kind := strings.ToLower(object.GetKind())
-		left = append(left, kind+"/"+object.GetName())
-		if policy, bound := strings.CutSuffix(kind, "binding"); bound {
-			name, _, _ := unstructured.NestedString(object.Object, "spec", "policyName")
-			left = append(left, policy+"/"+name)
+// sayTraces says that Nodes carry taints of gates that do not govern them.
+func (o *installOptions) sayTraces(s state, p plan) {
+	known, count := remnant.Known{Config: p.cfg, Retired: p.retired}, 0
+	for i := range s.nodes {
+		if len(known.On(&s.nodes[i], time.Time{}).Taints) > 0 {
+			count++
 		}
 	}
-	if len(left) > 0 {
-		o.sayf("Left from another configuration, and still in force, so that it may refuse what agents write. Delete it:\n    kubectl delete %s", strings.Join(left, " "))
+	if count > 0 {
+		o.sayf("%d Nodes carry taints of gates that do not govern them, which nothing removes but `kubectl nodegate prune`.", count)
 	}
-	return nil
 }
 
 func (o *installOptions) applyOne(ctx context.Context, c *connection, object *unstructured.Unstructured) error {

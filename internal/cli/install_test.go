@@ -116,6 +116,7 @@ func TestInstall(t *testing.T) {
 	t.Run("a broken configuration", e.broken)
 	t.Run("unseen", e.unseen)
 	t.Run("left", e.left)
+	t.Run("another mutation", e.anotherMutation)
 	t.Run("a namespace that is going", e.going)
 }
 
@@ -230,7 +231,7 @@ func (e *environment) expectMode(t *testing.T, want gate.Mode) {
 // withoutAgents: nothing is enforced on Nodes that nobody could open.
 func (e *environment) withoutAgents(t *testing.T) {
 	e.node(t, "blue", map[string]string{"pool": "blue"})
-	const another = "gates: [{name: other, taint: {key: example.com/other}, nodeSelector: {matchLabels: {pool: blue}}, agent: {namespace: default, podLabels: {app: other}}}]\n"
+	const another = "gates: [{name: agent, taint: {key: nodegate.io/agent-not-ready}, checks: [{socket: {path: /run/x/y.sock}}]}, {name: other, taint: {key: example.com/other}, nodeSelector: {matchLabels: {pool: blue}}, agent: {namespace: default, podLabels: {app: other}}}]\n"
 	file := writeFile(t, head+another)
 	e.expect(t, codeFailed, `gate "other" governs Nodes on which no agent can run, and which nobody would open: blue;`, "install", "--dry-run=server", "--config="+file)
 	e.expect(t, codeDone, "configured", "install", "--dry-run=server", "--mode=observe", "--config="+file)
@@ -336,16 +337,89 @@ func (e *environment) broken(t *testing.T) {
 	}
 }
 
-// left: the policies of a gate that was renamed are named, for they refuse the
-// heartbeats of the gate under its new name.
+// left: what a gate that is renamed had in admission goes, and what it had on Nodes is
+// noted. Where it would take its taint along, that is not done under way.
 func (e *environment) left(t *testing.T) {
-	_, said, _ := e.run(t, "upgrade", "--timeout=0")
-	if strings.Contains(said, "kubectl delete") {
-		t.Errorf("something is left of the same configuration:\n%s", said)
+	out, _, _ := e.run(t, "upgrade", "--timeout=0")
+	if strings.Contains(out, "removed") {
+		t.Errorf("something is left of the same configuration:\n%s", out)
 	}
 	renamed := strings.Replace(checkedGate, "name: agent", "name: other", 1)
-	e.expect(t, codeDone, " validatingadmissionpolicybinding/writers.agent.nodegate.io validatingadmissionpolicy/writers.agent.nodegate.io",
-		"upgrade", "--timeout=0", "--config="+writeFile(t, renamed))
+	file := writeFile(t, renamed)
+	e.expect(t, codeFailed, `gate "other" is to have the taint of gate "agent"`, "upgrade", "--timeout=0", "--config="+file)
+	e.expect(t, codeDone, "mode observe", "upgrade", "--timeout=0", "--mode=observe")
+	e.expect(t, codeDone, "ValidatingAdmissionPolicyBinding writers.agent.nodegate.io removed (server dry run)", "upgrade", "--dry-run=server", "--config="+file)
+	e.expect(t, codeDone, "ValidatingAdmissionPolicyBinding writers.agent.nodegate.io removed\n", "upgrade", "--timeout=0", "--config="+file)
+	out, _, _ = e.run(t, "upgrade", "--timeout=0")
+	if strings.Contains(out, "removed") || strings.Contains(out, "configured") {
+		t.Errorf("the same again changes something:\n%s", out)
+	}
+	object, err := e.admin.CoreV1().ConfigMaps(gate.Namespace).Get(t.Context(), gate.ConfigMapName, metav1.GetOptions{})
+	if err != nil || object.Annotations[gate.RetiredAnnotation] != "agent=nodegate.io/agent-not-ready" || !strings.HasPrefix(object.Annotations[gate.AddedAnnotation], "other=20") {
+		t.Errorf("noted is %v (%v)", object.Annotations, err)
+	}
+}
+
+// anotherMutation: what the other form had goes, and the form that was chosen stays.
+func (e *environment) anotherMutation(t *testing.T) {
+	e.expect(t, codeDone, "MutatingAdmissionPolicy update.other.nodegate.io removed\n", "install", "--timeout=0", "--mutation=webhook")
+	e.expectForm(t, manifests.ByWebhook)
+	e.expect(t, codeDone, "armed by webhook", "upgrade", "--timeout=0")
+	e.secret(t, gate.WebhookSecret)
+	e.expect(t, codeDone, "MutatingWebhookConfiguration mutate-node.nodegate.io removed\n", "install", "--timeout=0", "--mutation=policy")
+	e.expectForm(t, manifests.ByPolicy)
+	for _, args := range [][]string{{"upgrade", "--timeout=0"}, {"install", "--timeout=0"}} {
+		out, errOut, code := e.run(t, args...)
+		if code != codeDone || !strings.Contains(errOut, "armed by policies") || strings.Contains(out, "removed") {
+			t.Errorf("%v: exit code %d\n%s%s", args, code, out, errOut)
+		}
+	}
+	// One was interrupted, when both were there.
+	e.install(t, manifests.Options{Config: checkedGate, Mutation: manifests.ByWebhook})
+	e.expect(t, codeDone, "armed by webhook", "upgrade", "--timeout=0")
+	e.expectForm(t, manifests.ByWebhook)
+}
+
+func (e *environment) secret(t *testing.T, name string) {
+	t.Helper()
+	if _, err := e.admin.CoreV1().Secrets(gate.Namespace).Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// expectForm: of what the forms of the mutation have each alone, only that of one is
+// there.
+func (e *environment) expectForm(t *testing.T, want manifests.Mutation) {
+	t.Helper()
+	api, err := client.New(e.cluster.Admin, client.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := e.admin.CoreV1().ConfigMaps(gate.Namespace).Get(t.Context(), gate.ConfigMapName, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rendered := map[string]*unstructured.Unstructured{}
+	wanted := map[string]bool{}
+	for _, form := range []manifests.Mutation{manifests.ByPolicy, manifests.ByWebhook} {
+		objects, err := manifests.Install(manifests.Options{Config: cfg.Data[gate.ConfigMapKey], Mutation: form})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, object := range objects {
+			rendered[describe(object)] = object
+			wanted[describe(object)] = wanted[describe(object)] || form == want
+		}
+	}
+	for name, object := range rendered {
+		if err := api.Get(t.Context(), client.ObjectKeyFromObject(object), object); (err == nil) != wanted[name] {
+			t.Errorf("%s: %v, it is to be there: %t", name, err, wanted[name])
+		}
+	}
+	secrets, err := e.admin.CoreV1().Secrets(gate.Namespace).List(t.Context(), metav1.ListOptions{})
+	if err != nil || want == manifests.ByPolicy && len(secrets.Items) > 0 {
+		t.Errorf("%d Secrets (%v)", len(secrets.Items), err)
+	}
 }
 
 // unseen: what is not seen to be active is named. A write of the agent that other

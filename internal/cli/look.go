@@ -132,6 +132,7 @@ func (l *look) readConfiguration(ctx context.Context) error {
 	}
 	l.in.Config = cfg
 	// One that cannot be read counts as not recorded, for the controller too.
+	l.in.Added = gate.ParseAdded(object.GetAnnotations()[gate.AddedAnnotation])
 	l.in.Retired = gate.ParseRetired(object.GetAnnotations()[gate.RetiredAnnotation])
 	l.in.InstalledAt, _ = time.Parse(gate.TimeLayout, object.GetAnnotations()[gate.InstalledAtAnnotation])
 	return nil

@@ -25,6 +25,8 @@ type modeOptions struct {
 	command string
 	mode    gate.Mode
 	timeout time.Duration
+	// times is how often in a row admission must be seen in the mode, if not steady.
+	times int
 }
 
 func newModeCommands(o *options) []*cobra.Command {

@@ -39,9 +39,13 @@ type state struct {
 	parsed *gate.Configuration
 	// fault is why nothing is made of it, which another configuration mends.
 	fault error
-	// installedAt is recorded with it, or empty.
+	// installedAt is recorded with it, or empty; retired and added are gates.
 	installedAt string
+	retired     []gate.Retired
+	added       map[string]time.Time
 	images      manifests.Images
+	// serves is the form for which the controller runs.
+	serves manifests.Mutation
 	// mutation is the form in which admission arms, empty if it does not. enforcing:
 	// something of it selects Nodes.
 	mutation  manifests.Mutation
@@ -99,7 +103,8 @@ func (s *state) readConfig(ctx context.Context, c *connection) error {
 	if err != nil || object == nil {
 		return err
 	}
-	s.installedAt = object.GetAnnotations()[gate.InstalledAtAnnotation]
+	noted := object.GetAnnotations()
+	s.installedAt, s.retired, s.added = noted[gate.InstalledAtAnnotation], gate.ParseRetired(noted[gate.RetiredAnnotation]), gate.ParseAdded(noted[gate.AddedAnnotation])
 	s.config, s.parsed, s.fault = parsed(object)
 	return nil
 }
@@ -107,8 +112,10 @@ func (s *state) readConfig(ctx context.Context, c *connection) error {
 func (s *state) readImages(ctx context.Context, c *connection) error {
 	deployment, daemonSet := &appsv1.Deployment{}, &appsv1.DaemonSet{}
 	for object, read := range map[client.Object]func(){
-		deployment: func() { s.images.Controller = imageOf(deployment.Spec.Template) },
-		daemonSet:  func() { s.images.Agent = imageOf(daemonSet.Spec.Template) },
+		deployment: func() {
+			s.images.Controller, s.serves = imageOf(deployment.Spec.Template), manifests.MutationOf(&deployment.Spec.Template)
+		},
+		daemonSet: func() { s.images.Agent = imageOf(daemonSet.Spec.Template) },
 	} {
 		name := gate.ControllerAccount
 		if object == daemonSet {
@@ -134,21 +141,26 @@ func imageOf(template corev1.PodTemplateSpec) string {
 }
 
 func (s *state) readAdmission(ctx context.Context, c *connection) error {
-	objects, err := admission(ctx, c)
+	objects, err := installed(ctx, c, "ValidatingAdmissionPolicy", "MutatingAdmissionPolicyBinding", "MutatingWebhookConfiguration")
 	if err != nil {
 		return err
 	}
 	for _, object := range objects {
+		form := manifests.ByPolicy
 		switch object.GetKind() {
-		case "MutatingAdmissionPolicyBinding":
-			s.mutation = manifests.ByPolicy
-		case "MutatingWebhookConfiguration":
-			s.mutation = manifests.ByWebhook
-			if object.GetAnnotations()[certmanagerv1.WantInjectAnnotation] != "" {
-				s.mutation = manifests.ByWebhookWithCertManager
+		case "ValidatingAdmissionPolicy":
+			if name, key := manifests.GateOf(object); key != "" {
+				s.retired = append(s.retired, gate.Retired{Name: name, TaintKey: key}) // unless it is configured
 			}
-		default:
 			continue
+		case "MutatingWebhookConfiguration":
+			form = manifests.ByWebhook
+			if object.GetAnnotations()[certmanagerv1.WantInjectAnnotation] != "" {
+				form = manifests.ByWebhookWithCertManager
+			}
+		}
+		if s.mutation == "" || form == s.serves { // of two, the one that was chosen
+			s.mutation = form
 		}
 		enforced, follows, err := manifests.ModeOf(object)
 		if err != nil {
@@ -174,6 +186,9 @@ type plan struct {
 	// why says where the mode comes from, if that needs to be said.
 	why         string
 	installedAt string
+	// added and retired are gates: when those that came later did, and which were once.
+	added   map[string]time.Time
+	retired []gate.Retired
 }
 
 // decide works out what is to be from what is there and what is wanted. now is the
@@ -197,6 +212,7 @@ func decide(s state, w wanted, mode gate.Mode, given string, now time.Time) (pla
 		return plan{}, fmt.Errorf("the mode is to be %s, and cannot be changed in the configuration's text; set it there by hand: %w", p.mode, err)
 	}
 	p.cfg.Mode = p.mode
+	p.added, p.retired = added(s.added, s.parsed, p.cfg, now), retire(s.retired, s.parsed, p.cfg)
 	p.options.Mutation, p.options.Version, err = s.served.choose(cmp.Or(w.mutation, string(s.mutation)))
 	p.options.Images = manifests.Images{
 		Controller: image(manifests.ImagesAt(w.registry, cmp.Or(w.tag, "dev")).Controller, s.images.Controller, w),
@@ -258,9 +274,24 @@ func image(wantedImage, installed string, w wanted) string {
 	return installed
 }
 
-// objects renders the plan in a mode, with what only a cluster's installation has.
-func (p plan) objects(mode gate.Mode) ([]*unstructured.Unstructured, error) {
+// notes are what an installation records of itself.
+func (p plan) notes() map[string]string {
+	notes := map[string]string{gate.InstalledAtAnnotation: p.installedAt}
+	if len(p.added) > 0 {
+		notes[gate.AddedAnnotation] = gate.FormatAdded(p.added)
+	}
+	if len(p.retired) > 0 {
+		notes[gate.RetiredAnnotation] = gate.FormatRetired(p.retired)
+	}
+	return notes
+}
+
+// objects renders the plan in a mode, with what only a cluster's installation has. By
+// their rules nodegate's agent may write for the gates that are named, besides those
+// that are configured.
+func (p plan) objects(mode gate.Mode, retired ...gate.Retired) ([]*unstructured.Unstructured, error) {
 	options := p.options
+	options.Retired = retired
 	var err error
 	if options.Config, err = setMode(options.Config, mode); err != nil {
 		return nil, err
@@ -272,7 +303,7 @@ func (p plan) objects(mode gate.Mode) ([]*unstructured.Unstructured, error) {
 	for _, object := range objects {
 		switch object.GetKind() {
 		case "ConfigMap":
-			object.SetAnnotations(map[string]string{gate.InstalledAtAnnotation: p.installedAt})
+			object.SetAnnotations(p.notes())
 		case "DaemonSet":
 			err = unstructured.SetNestedField(object.Object, checksDigest(options.Config), "spec", "template", "metadata", "annotations", checksAnnotation)
 		}

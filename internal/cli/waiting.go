@@ -30,13 +30,10 @@ type waiting struct {
 	unseen  bool
 }
 
-// wait waits for a part and says what it is waiting for.
-func (w *waiting) wait(ctx context.Context, part string, seen func(context.Context) (bool, error)) {
-	if w.timeout <= 0 {
-		return
-	}
-	if ctx.Err() != nil {
-		return
+// wait waits for a part, says what it is waiting for, and reports whether it was seen.
+func (w *waiting) wait(ctx context.Context, part string, seen func(context.Context) (bool, error)) bool {
+	if w.timeout <= 0 || ctx.Err() != nil {
+		return false
 	}
 	w.sayf("Waiting up to %s for %s ...", w.timeout, part)
 	limited, cancel := context.WithTimeout(ctx, w.timeout)
@@ -44,7 +41,9 @@ func (w *waiting) wait(ctx context.Context, part string, seen func(context.Conte
 	if err := poll(limited, w.telling(seen)); err != nil && ctx.Err() == nil {
 		w.sayf("It was not seen: %v", err)
 		w.unseen = true
+		return false
 	}
+	return ctx.Err() == nil
 }
 
 // hint is the command that shows why a workload does not come up.

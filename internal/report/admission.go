@@ -96,14 +96,11 @@ func (d *drift) follow(live *unstructured.Unstructured) error {
 	} else {
 		d.idle = append(d.idle, nameOf(live))
 	}
-	hooks, _, _ := unstructured.NestedSlice(live.Object, "webhooks")
-	for _, hook := range hooks {
-		fields, ok := hook.(map[string]any)
-		if bundle, _, _ := unstructured.NestedString(fields, "clientConfig", "caBundle"); ok && bundle == "" {
-			d.uncertified = append(d.uncertified, nameOf(live))
-		}
+	uncertified, err := manifests.Uncertified(live)
+	if uncertified {
+		d.uncertified = append(d.uncertified, nameOf(live))
 	}
-	return nil
+	return err
 }
 
 // rendered is what should be there, in the form of which there is something.

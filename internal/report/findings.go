@@ -153,7 +153,7 @@ func (x *index) ofAdmission() []Finding {
 	if form, _ := mutation(x.Admission); form == MutationNone {
 		add(AdmissionMissing, []string{"neither policies nor a webhook"}, "nothing arms in admission: there are %s", applyAgain)
 	} else if form == MutationBoth {
-		add(AdmissionLeft, []string{"both"}, "policies and the webhook arm, %s, and one of them is enough", "remove the one that is not meant to be there")
+		add(AdmissionLeft, []string{"both"}, "policies and the webhook arm, %s, and one of them is enough", "kubectl nodegate upgrade --mutation policy, or webhook, which removes the other")
 	}
 	add(AdmissionMissing, d.missing, "what should admit is not there: %s", applyAgain)
 	add(AdmissionDiffers, d.differing, "what admits is not what this version of the command renders from the configuration: %s", applyAgain)

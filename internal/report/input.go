@@ -41,6 +41,8 @@ type Input struct {
 	Config *gate.Configuration
 	// InstalledAt adopts Nodes that were created later; zero if it is not recorded.
 	InstalledAt time.Time
+	// Added is when gates came to the installation, by their names.
+	Added map[string]time.Time
 	// Retired are gates that were configured once.
 	Retired []gate.Retired
 	Nodes   []corev1.Node
@@ -97,7 +99,15 @@ func (x *index) podsOf(node string, g *gate.Gate) []*corev1.Pod {
 
 // adopted is the guard's notion: by what the Node carries, or by its age.
 func (x *index) adopted(node *corev1.Node, g *gate.Gate) bool {
-	return g.Adopted(node) || !x.InstalledAt.IsZero() && node.CreationTimestamp.After(x.InstalledAt)
+	return g.Adopted(node) || !x.InstalledAt.IsZero() && node.CreationTimestamp.After(x.installedAt(g))
+}
+
+// installedAt is since when the gate is there.
+func (x *index) installedAt(g *gate.Gate) time.Time {
+	if at := x.Added[g.Name]; at.After(x.InstalledAt) {
+		return at
+	}
+	return x.InstalledAt
 }
 
 func stamp(t time.Time) string { return t.UTC().Format(gate.TimeLayout) }

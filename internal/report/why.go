@@ -60,7 +60,7 @@ func (x *index) whyOpen(node *corev1.Node, g *gate.Gate, row Row) string {
 	case row.Verdict == gate.Fresh:
 		return "Open by right: the node's agent serves."
 	case !row.Adopted:
-		return "Open, and not in the gate's care yet: " + unadopted(x, node) + " It is from its agent's first heartbeat on."
+		return "Open, and not in the gate's care yet: " + unadopted(x, node, g) + " It is from its agent's first heartbeat on."
 	case !row.AgainstTheRules:
 		return "Open, though the heartbeat is too old: no pod of the agent can run on this node, so that its silence says nothing."
 	case x.Config.Mode != gate.ModeEnforce:
@@ -69,15 +69,15 @@ func (x *index) whyOpen(node *corev1.Node, g *gate.Gate, row Row) string {
 	return "Open against the rules: " + row.Verdict.Meaning() + ". " + x.whoShouldArm(g, row)
 }
 
-func unadopted(x *index, node *corev1.Node) string {
+func unadopted(x *index, node *corev1.Node, g *gate.Gate) string {
 	if !x.saw(PartConfiguration) {
 		return "its agent has never written a heartbeat. When nodegate was installed was not seen: a Node that was created later is in its care all the same."
 	}
 	if x.InstalledAt.IsZero() {
 		return "its agent has never written a heartbeat, and when nodegate was installed is not recorded."
 	}
-	return fmt.Sprintf("it was there (since %s) before nodegate was (since %s), and its agent has never written a heartbeat.",
-		stamp(node.CreationTimestamp.Time), stamp(x.InstalledAt))
+	return fmt.Sprintf("it was there (since %s) before the gate was (since %s), and its agent has never written a heartbeat.",
+		stamp(node.CreationTimestamp.Time), stamp(x.installedAt(g)))
 }
 
 // whoShouldArm is what became of the guard.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -73,6 +74,8 @@ type fleet struct {
 	mu      sync.Mutex
 	nodes   map[string]*node
 	running map[types.UID]*process
+	// watched are the gates of which a node that is open has none closed.
+	watched []*gate.Gate
 	// dead are the nodes on which nothing happens any more.
 	dead map[string]bool
 }
@@ -95,7 +98,7 @@ func newFleet(t *testing.T, nodes int, options ...cluster.Option) *fleet {
 	t.Helper()
 	ctrl.SetLogger(logr.Discard()) // the libraries'
 	f := &fleet{T: t, cluster: cluster.ForTest(t, options...),
-		nodes: map[string]*node{}, running: map[types.UID]*process{}, dead: map[string]bool{}}
+		watched: []*gate.Gate{gate.DefaultGate()}, nodes: map[string]*node{}, running: map[types.UID]*process{}, dead: map[string]bool{}}
 	var err error
 	if f.admin, err = kubernetes.NewForConfig(f.cluster.Admin); err != nil {
 		t.Fatal(err)
@@ -256,7 +259,7 @@ func (f *fleet) saw(seen *corev1.Node) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	open := !gate.DefaultGate().Armed(seen)
+	open := !slices.ContainsFunc(f.watched, func(g *gate.Gate) bool { return g.Armed(seen) })
 	if n.open && !open {
 		n.flaps++
 	}
@@ -382,12 +385,17 @@ func (f *fleet) startAgent(ctx context.Context, pod *corev1.Pod) (*process, erro
 	}
 	identity := rest.AnonymousClientConfig(f.cluster.Admin)
 	identity.BearerToken = answer.Status.Token
-	a, err := agent.New(agent.Options{
-		Config: identity, NodeName: pod.Spec.NodeName, PodUID: pod.UID, BootID: boot,
-		Gates: []agent.Gate{{Gate: gate.DefaultGate(), Probes: []agent.Probe{{
+	_, cfg, err := f.configured(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var gates []agent.Gate
+	for _, g := range cfg.AgentGates() {
+		gates = append(gates, agent.Gate{Gate: g, Probes: []agent.Probe{{
 			Name: "check", Check: agent.CheckFunc(func(context.Context) error { return nil }), Dwell: time.Second, Timeout: time.Second,
-		}}}},
-	})
+		}}})
+	}
+	a, err := agent.New(agent.Options{Config: identity, NodeName: pod.Spec.NodeName, PodUID: pod.UID, BootID: boot, Gates: gates})
 	if err != nil {
 		return nil, err
 	}
@@ -410,17 +418,23 @@ func (f *fleet) inBackground(run func(context.Context) error) (stop func()) {
 	return func() { cancel(); <-done }
 }
 
+// configured is the configuration in the cluster, as a mount shows it.
+func (f *fleet) configured(ctx context.Context) (*corev1.ConfigMap, *gate.Configuration, error) {
+	object, err := f.admin.CoreV1().ConfigMaps(gate.Namespace).Get(ctx, gate.ConfigMapName, metav1.GetOptions{})
+	if err != nil {
+		return nil, nil, err
+	}
+	cfg, err := gate.ParseConfiguration([]byte(object.Data[gate.ConfigMapKey]))
+	return object, cfg, err
+}
+
 // startGuard runs one by the configuration in the cluster.
 func (f *fleet) startGuard(ctx context.Context) (*process, error) {
-	object, err := f.admin.CoreV1().ConfigMaps(gate.Namespace).Get(ctx, gate.ConfigMapName, metav1.GetOptions{})
+	object, cfg, err := f.configured(ctx)
 	if err != nil {
 		return nil, err
 	}
 	var current atomic.Pointer[gate.Configuration]
-	cfg, err := gate.ParseConfiguration([]byte(object.Data[gate.ConfigMapKey]))
-	if err != nil {
-		return nil, err
-	}
 	current.Store(cfg)
 	installedAt, err := time.Parse(gate.TimeLayout, object.Annotations[gate.InstalledAtAnnotation])
 	if err != nil {
@@ -439,12 +453,8 @@ func (f *fleet) startGuard(ctx context.Context) (*process, error) {
 				return nil
 			case <-time.After(100 * time.Millisecond):
 			}
-			object, err := f.admin.CoreV1().ConfigMaps(gate.Namespace).Get(ctx, gate.ConfigMapName, metav1.GetOptions{})
-			if err != nil {
-				continue
-			}
-			cfg, err := gate.ParseConfiguration([]byte(object.Data[gate.ConfigMapKey]))
-			if err == nil && cfg.Mode != current.Load().Mode {
+			_, cfg, err := f.configured(ctx)
+			if err == nil && !reflect.DeepEqual(cfg, current.Load()) {
 				current.Store(cfg)
 				select {
 				case changed <- struct{}{}:

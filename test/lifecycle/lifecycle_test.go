@@ -26,9 +26,11 @@ gates:
   - conflist: {pluginType: mesh-cni}
 `
 
-func (f *fleet) config() string {
+func (f *fleet) config() string { return f.file(configuration) }
+
+func (f *fleet) file(text string) string {
 	path := filepath.Join(f.TempDir(), "gates.yaml")
-	if err := os.WriteFile(path, []byte(configuration), 0o600); err != nil {
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		f.Fatal(err)
 	}
 	return path

@@ -66,6 +66,8 @@ func TestCommandRights_AreThoseThatAreUsed(t *testing.T) {
 		{setter, "resume --timeout=3s"},
 		{setter, "observe --timeout=3s"},
 		{installer, "install --timeout=0 --mutation=webhook"},
+		{installer, "install --timeout=0 --mutation=policy --config=" + former},
+		{installer, "install --timeout=0 --mutation=webhook --config=" + config},
 		{installer, "upgrade --timeout=3s"},
 		{setter, "resume --timeout=3s"},
 		{installer, "upgrade --timeout=0"}, // which enforces now
@@ -74,7 +76,7 @@ func TestCommandRights_AreThoseThatAreUsed(t *testing.T) {
 		{pruner, "prune --old-config=" + former},
 		{remover, "uninstall --yes --timeout=3s"},
 	} {
-		if does.who == pruner {
+		if does.who == pruner || does.who == remover {
 			leave(t, c, admin, former)
 		}
 		does.who.run(strings.Fields(does.what))
