@@ -12,6 +12,10 @@ export GO111MODULE := on
 # Modules with packages. tools/ has none, it pins the linter.
 MODULES := . test/controlplane tools/images
 
+# On busy cores the tests of a package that runs clusters may take more than the ten
+# minutes that go test allows by default.
+GOTEST := $(GO) test -timeout 20m
+
 # Flags for every go test, such as TESTFLAGS=-v.
 TESTFLAGS ?=
 BENCH ?= .
@@ -55,13 +59,13 @@ assets: require-go ## Build the control plane for tests if missing, print its fo
 .PHONY: test
 test: require-go ## Run all tests against a real API server and etcd
 	@assets=$$($(ASSETS)) || exit 1; export KUBEBUILDER_ASSETS="$$assets"; \
-	$(call each,$(MODULES),$(GO) test $(TESTFLAGS) ./...)
+	$(call each,$(MODULES),$(GOTEST) $(TESTFLAGS) ./...)
 
 .PHONY: race
 race: export CGO_ENABLED := 1
 race: require-go require-cc ## Run all tests with the race detector (needs a C compiler)
 	@assets=$$($(ASSETS)) || exit 1; export KUBEBUILDER_ASSETS="$$assets"; \
-	$(call each,$(MODULES),$(GO) test -race $(TESTFLAGS) ./...)
+	$(call each,$(MODULES),$(GOTEST) -race $(TESTFLAGS) ./...)
 
 .PHONY: demo
 demo: require-go ## Play what happens to a gated node (MUTATION=webhook for the other form)
