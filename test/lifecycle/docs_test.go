@@ -12,6 +12,7 @@ import (
 // TestInstallDocument: every command of docs/install.md does and writes what stands
 // there, one after the other, with the README's configuration.
 func TestInstallDocument(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, 3)
 	shell := docs.NewShell(t, f.kubeconfig, programs)
 	shell.Run(t, docs.Command{Text: fmt.Sprintf("cat > config.yaml <<'END'\n%sEND\n", readmeConfiguration(t))})

@@ -42,11 +42,12 @@ const (
 	chained    = `{"cniVersion": "1.0.0", "name": "base", "plugins": [{"type": "bridge"}, {"type": "` + pluginType + `"}]}`
 )
 
-// programs is the folder of ours.
+// programs is the folder of ours. The tests run side by side, for they wait more than they work.
 var programs string
 
 func TestMain(m *testing.M) {
 	os.Exit(func() int {
+		ctrl.SetLogger(logr.Discard()) // the libraries'
 		var err error
 		if programs, err = os.MkdirTemp("", "nodegate-programs-"); err != nil {
 			panic(err)
@@ -96,7 +97,6 @@ type process struct {
 
 func newFleet(t *testing.T, nodes int, options ...cluster.Option) *fleet {
 	t.Helper()
-	ctrl.SetLogger(logr.Discard()) // the libraries'
 	f := &fleet{T: t, cluster: cluster.ForTest(t, options...),
 		watched: []*gate.Gate{gate.DefaultGate()}, nodes: map[string]*node{}, running: map[types.UID]*process{}, dead: map[string]bool{}}
 	var err error

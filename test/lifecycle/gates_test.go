@@ -20,6 +20,7 @@ import (
 // a gate: the one goes when every agent writes for the other. What it has left is named,
 // and pruned.
 func TestUpgrade_RenamesAGate(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, 3)
 	mesh := gate.DefaultGate()
 	mesh.Name, mesh.Taint.Key = "mesh", "example.com/mesh-not-ready"
@@ -114,6 +115,7 @@ func (f *fleet) guarded(gates ...*gate.Gate) (faults func() []string) {
 // TestInstall_ChangesTheMutation: while it enforces, one form takes the place of the
 // other when it is seen to close new Nodes by itself, and not before.
 func TestInstall_ChangesTheMutation(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, 2)
 	const policies, webhook = "MutatingAdmissionPolicyBinding /create.agent.nodegate.io", "MutatingWebhookConfiguration /mutate-node.nodegate.io"
 	expect := func(want ...string) {

@@ -26,6 +26,7 @@ cat > /dev/null
 // nodegate-cni goes, under which no pod could start without an agent. Its binary stays
 // for the pods that were started with it.
 func TestUninstall_KeepConflist(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, 2)
 	before := f.everything()
 	config := strings.ReplaceAll(configuration, "gates:\n", "cni: {socket: "+f.TempDir()+"/answers/cni.sock, timeout: 1s}\ngates:\n") +

@@ -40,6 +40,7 @@ func (f *fleet) file(text string) string {
 // everything away: no node is closed at any time, new ones are opened by their
 // agents.
 func TestLifecycle(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, *nodes)
 	before := f.everything()
 	said := f.done("install", "--config="+f.config(), "--image-tag=v1")

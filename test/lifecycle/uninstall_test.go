@@ -160,6 +160,7 @@ func (f *fleet) deleteNamespace() {
 // TestUninstall_NamespaceDeletedFirst: the rest goes, and the nodes are named whose
 // agents went before they could take the plugin out.
 func TestUninstall_NamespaceDeletedFirst(t *testing.T) {
+	t.Parallel()
 	f, before := installed(t, 2)
 	f.deleteNamespace()
 	f.expectSays([]string{mayBeChained("node-0"), mayBeChained("node-1")}, "uninstall", "--yes", "--config="+f.config())
@@ -172,6 +173,7 @@ func TestUninstall_NamespaceDeletedFirst(t *testing.T) {
 // TestUninstall_AgentsGone: the same where somebody deleted the agents alone. One of
 // the nodes has gone, too, and is not named.
 func TestUninstall_AgentsGone(t *testing.T) {
+	t.Parallel()
 	f, before := installed(t, 3)
 	if err := f.admin.AppsV1().DaemonSets(gate.Namespace).Delete(t.Context(), gate.AgentAccount, metav1.DeleteOptions{
 		PropagationPolicy: new(metav1.DeletePropagationForeground),
@@ -193,6 +195,7 @@ func TestUninstall_AgentsGone(t *testing.T) {
 // TestUninstall_PoliciesLeft: somebody deleted everything but what admits, which keeps
 // a node closed whose agent is no more, whoever removes the taint.
 func TestUninstall_PoliciesLeft(t *testing.T) {
+	t.Parallel()
 	f, before := installed(t, 2)
 	f.deleteNamespace()
 	f.kubectl("delete", "clusterroles,clusterrolebindings,flowschemas", "-l", "app.kubernetes.io/part-of=nodegate")
@@ -211,6 +214,7 @@ func TestUninstall_PoliciesLeft(t *testing.T) {
 
 // TestUninstall_APIServerRestarts in the middle of it: that is waited for.
 func TestUninstall_APIServerRestarts(t *testing.T) {
+	t.Parallel()
 	f, before := installed(t, 2, cluster.WithFlag("request-timeout", "10s")) // which is how long it waits for watches, when it ends
 	restarted := make(chan error, 1)
 	go func() {
@@ -230,6 +234,7 @@ func TestUninstall_APIServerRestarts(t *testing.T) {
 // TestUninstall_DeadNode: what is left is named, soon, and stays known however often
 // the command is run; when the node is back, the rest goes by itself.
 func TestUninstall_DeadNode(t *testing.T) {
+	t.Parallel()
 	f, before := installed(t, 2)
 	f.setDead("node-1", true)
 	for range 2 {
@@ -250,6 +255,7 @@ func TestUninstall_DeadNode(t *testing.T) {
 // TestUninstall_Interrupted: wherever that was, it is finished by the next run, which
 // knows what the first one did.
 func TestUninstall_Interrupted(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, 2)
 	before := f.everything()
 	agentsGone := func(ctx context.Context) (bool, error) { return apierrors.IsNotFound(f.getAgents(ctx)), nil }
