@@ -46,6 +46,7 @@ func (e *environment) expect(t *testing.T, wantCode int, want string, args ...st
 
 // TestCommands_SayWhatToDo: each thing that can be amiss is named.
 func TestCommands_SayWhatToDo(t *testing.T) {
+	t.Parallel()
 	e := newEnvironment(t)
 	e.expect(t, codeFailed, "is nodegate installed in this cluster?", "pause")
 	e.expect(t, codeFailed, "is nodegate installed in this cluster?", "bypass", "linux", "--clear")

@@ -42,6 +42,7 @@ func TestTelling(t *testing.T) {
 // TestMode_SeesWhatBecomesOfAWrite: where somebody narrowed what judges an UPDATE, new
 // Nodes are armed, and one that is there could be opened by anybody.
 func TestMode_SeesWhatBecomesOfAWrite(t *testing.T) {
+	t.Parallel()
 	e := newEnvironment(t)
 	e.installConfig(t)
 	e.setConfig(t, checkedGate)

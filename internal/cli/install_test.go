@@ -42,9 +42,13 @@ func writeFile(t *testing.T, text string) string {
 	return path
 }
 
+func TestMain(m *testing.M) {
+	log.SetLogger(logr.Discard()) // the libraries'
+	os.Exit(m.Run())
+}
+
 func newEnvironment(t *testing.T, options ...cluster.Option) *environment {
 	t.Helper()
-	log.SetLogger(logr.Discard()) // the libraries'
 	e := &environment{cluster: cluster.ForTest(t, options...)}
 	var err error
 	if e.admin, err = kubernetes.NewForConfig(e.cluster.Admin); err != nil {
@@ -68,6 +72,7 @@ func (e *environment) node(t *testing.T, name string, labels map[string]string) 
 
 // TestInstall: step by step, on a cluster in which no controller makes pods.
 func TestInstall(t *testing.T) {
+	t.Parallel()
 	e := newEnvironment(t)
 	file := writeFile(t, checkedGate)
 	e.expect(t, codeFailed, "name a file by --config", "install")
@@ -495,6 +500,7 @@ func TestInstall_Begins(t *testing.T) {
 // TestInstall_AfterKubectl: an installation that kubectl made goes on under this
 // program, and nothing of it is lost or left over.
 func TestInstall_AfterKubectl(t *testing.T) {
+	t.Parallel()
 	e := newEnvironment(t)
 	kubectl := exec.CommandContext(t.Context(), filepath.Join(os.Getenv(cluster.AssetsVariable), "kubectl"), e.flags[0], "apply", "-k", "../../manifests/overlays/webhook")
 	if said, err := kubectl.CombinedOutput(); err != nil {

@@ -55,6 +55,7 @@ func (e *environment) carried(t *testing.T, name string) string {
 // of one are still in force that put taints back. What a gate governs stays, and what
 // is somebody else's.
 func TestPrune(t *testing.T) {
+	t.Parallel()
 	e := newEnvironment(t)
 	e.expect(t, codeFailed, "is nodegate installed in this cluster?", "prune")
 	all := map[string]string{corev1.LabelOSStable: "linux"}
@@ -113,6 +114,7 @@ func TestPrune(t *testing.T) {
 
 // TestPrune_AtScale: a Node costs a reading and a write, and they are many at a time.
 func TestPrune_AtScale(t *testing.T) {
+	t.Parallel()
 	const nodes = 1200 // more than two pages
 	e := newEnvironment(t)
 	e.installConfig(t)

@@ -37,6 +37,7 @@ const oneGate = head + `gates:
 
 // TestSee: what is there is seen, with whatever rights.
 func TestSee(t *testing.T) {
+	t.Parallel()
 	e := newEnvironment(t)
 	e.expect(t, codeFailed, "is nodegate installed in this cluster?", "status")
 	e.expect(t, codeDone, "Neither controller nor agent is installed", "version")

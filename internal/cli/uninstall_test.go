@@ -29,6 +29,7 @@ gates:
 // TestUninstall_Configuration: one that cannot be read is no reason to keep the rest,
 // and is told from what is there.
 func TestUninstall_Configuration(t *testing.T) {
+	t.Parallel()
 	e := newEnvironment(t)
 	const unknown = "There is no configuration in the cluster that can be read"
 	e.expect(t, codeDone, unknown, "uninstall", "--dry-run=server")
@@ -47,6 +48,7 @@ func TestUninstall_Configuration(t *testing.T) {
 // TestUninstall_KeepConflist: without agents the own plugin would hold back every pod,
 // so that it does not stay with the others. There is no agent here to take it out.
 func TestUninstall_KeepConflist(t *testing.T) {
+	t.Parallel()
 	e := newEnvironment(t)
 	e.installConfig(t)
 	e.setConfig(t, chaining)
@@ -63,6 +65,7 @@ func TestUninstall_KeepConflist(t *testing.T) {
 // API server that has not learned yet that admission is gone, it is removed again; and
 // named, if that is of no use.
 func TestUninstall_TaintComesBack(t *testing.T) {
+	t.Parallel()
 	e := newEnvironment(t)
 	cfg, err := gate.ParseConfiguration([]byte(checkedGate))
 	if err != nil {
