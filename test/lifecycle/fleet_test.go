@@ -252,18 +252,25 @@ func (f *fleet) watch() {
 // saw counts a flap where a Node that was open is closed.
 func (f *fleet) saw(seen *corev1.Node) {
 	f.mu.Lock()
-	n := f.nodes[seen.Name]
+	n, watched := f.nodes[seen.Name], f.watched
 	f.mu.Unlock()
 	if n == nil {
 		return
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	open := !slices.ContainsFunc(f.watched, func(g *gate.Gate) bool { return g.Armed(seen) })
+	open := !slices.ContainsFunc(watched, func(g *gate.Gate) bool { return g.Armed(seen) })
 	if n.open && !open {
 		n.flaps++
 	}
 	n.open = open
+}
+
+// alsoWatch counts the flaps of a further gate.
+func (f *fleet) alsoWatch(g *gate.Gate) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.watched = append(f.watched, g)
 }
 
 // expectNoFlaps: no node was closed since it was first open.

@@ -24,7 +24,7 @@ func TestUpgrade_RenamesAGate(t *testing.T) {
 	f := newFleet(t, 3)
 	mesh := gate.DefaultGate()
 	mesh.Name, mesh.Taint.Key = "mesh", "example.com/mesh-not-ready"
-	f.watched = append(f.watched, mesh)
+	f.alsoWatch(mesh)
 	f.done("install", "--config="+f.config(), "--mode=enforce")
 	f.addNode("new") // which the guard would adopt by its age
 	f.await("open, with a heartbeat", f.serves)
