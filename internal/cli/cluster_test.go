@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/nodegate/nodegate/gate"
@@ -89,9 +90,10 @@ func (e *environment) setConfig(t *testing.T, text string) {
 	}
 }
 
-func (e *environment) installAdmission(t *testing.T) {
+// policiesOf are those of a configuration.
+func policiesOf(t *testing.T, config string) (*gate.Configuration, []*unstructured.Unstructured) {
 	t.Helper()
-	cfg, err := gate.ParseConfiguration([]byte(twoGates))
+	cfg, err := gate.ParseConfiguration([]byte(config))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,6 +101,12 @@ func (e *environment) installAdmission(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return cfg, policies
+}
+
+func (e *environment) installAdmission(t *testing.T) {
+	t.Helper()
+	_, policies := policiesOf(t, twoGates)
 	if err := e.cluster.Apply(t.Context(), policies); err != nil {
 		t.Fatal(err)
 	}

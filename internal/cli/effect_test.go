@@ -13,9 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
-
-	"github.com/nodegate/nodegate/gate"
-	"github.com/nodegate/nodegate/manifests"
 )
 
 // TestTelling: who waits long hears why, once for each reason.
@@ -46,14 +43,7 @@ func TestMode_SeesWhatBecomesOfAWrite(t *testing.T) {
 	e := newEnvironment(t)
 	e.installConfig(t)
 	e.setConfig(t, checkedGate)
-	cfg, err := gate.ParseConfiguration([]byte(checkedGate))
-	if err != nil {
-		t.Fatal(err)
-	}
-	policies, err := manifests.Policies(cfg, manifests.MutationV1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cfg, policies := policiesOf(t, checkedGate)
 	if err := e.cluster.Apply(t.Context(), policies); err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nodegate/nodegate/gate"
-	"github.com/nodegate/nodegate/manifests"
 	"github.com/nodegate/nodegate/test/cluster"
 )
 
@@ -67,14 +66,7 @@ func TestUninstall_KeepConflist(t *testing.T) {
 func TestUninstall_TaintComesBack(t *testing.T) {
 	t.Parallel()
 	e := newEnvironment(t)
-	cfg, err := gate.ParseConfiguration([]byte(checkedGate))
-	if err != nil {
-		t.Fatal(err)
-	}
-	policies, err := manifests.Policies(cfg, manifests.MutationV1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cfg, policies := policiesOf(t, checkedGate)
 	// As one that nodegate does not take for its own, the policy stays.
 	policies = slices.DeleteFunc(policies, func(object *unstructured.Unstructured) bool { return !strings.HasPrefix(object.GetName(), "update.") })
 	for _, object := range policies {
