@@ -175,6 +175,16 @@ func (g *Gate) bypassInReach(w Write) bool {
 	return validClock(latest) && !bypass.Until.After(latest.Add(MaxBypass))
 }
 
+// Gate is the one of a name, or nil.
+func (c *Configuration) Gate(name string) *Gate {
+	for i := range c.Gates {
+		if c.Gates[i].Name == name {
+			return &c.Gates[i]
+		}
+	}
+	return nil
+}
+
 // AgentGates are the gates that nodegate's own agent serves.
 func (c *Configuration) AgentGates() []*Gate {
 	var gates []*Gate

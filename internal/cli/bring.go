@@ -9,7 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nodegate/nodegate/gate"
 	"github.com/nodegate/nodegate/manifests"
@@ -278,13 +277,8 @@ func (b *bringing) replace(ctx context.Context, other []*unstructured.Unstructur
 // setMode sets the mode in what arms.
 func (b *bringing) setMode(ctx context.Context, objects []*unstructured.Unstructured, mode gate.Mode) error {
 	for _, object := range objects {
-		before := object.DeepCopy()
-		changed, err := manifests.SetMode(object, mode)
-		if err == nil && changed {
-			err = b.c.Patch(ctx, object, client.MergeFrom(before))
-		}
-		if err != nil {
-			return explain(err, object)
+		if err := b.c.setMode(ctx, object, mode); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -115,7 +115,7 @@ func (o *bypassOptions) run(ctx context.Context) error {
 		return err
 	}
 	for _, name := range o.gates {
-		if find(cfg, name) == nil && !o.clear {
+		if cfg.Gate(name) == nil && !o.clear {
 			return fmt.Errorf("there is no gate %q; there are: %s", name, strings.Join(names(cfg), ", "))
 		}
 	}
@@ -193,7 +193,7 @@ func (o *bypassOptions) end(ctx context.Context, c *connection, cfg *gate.Config
 	}
 	for _, name := range cleared {
 		state := "open"
-		if g := find(cfg, name); g == nil {
+		if g := cfg.Gate(name); g == nil {
 			state = "not configured any more"
 		} else if g.Armed(node) {
 			state = "closed"
@@ -238,15 +238,6 @@ func (o *bypassOptions) chosen(cfg *gate.Configuration, object *unstructured.Uns
 		return nil, fmt.Errorf("node %s is not governed by that gate: there is nothing to bypass", o.node)
 	}
 	return governing, nil
-}
-
-func find(cfg *gate.Configuration, name string) *gate.Gate {
-	for i := range cfg.Gates {
-		if cfg.Gates[i].Name == name {
-			return &cfg.Gates[i]
-		}
-	}
-	return nil
 }
 
 func names(cfg *gate.Configuration) []string {

@@ -58,7 +58,7 @@ func steps(s state, p plan) ([]string, error) {
 func missing(of, in *gate.Configuration) []*gate.Gate {
 	var gates []*gate.Gate
 	for i := range of.Gates {
-		if find(in, of.Gates[i].Name) == nil {
+		if in.Gate(of.Gates[i].Name) == nil {
 			gates = append(gates, &of.Gates[i])
 		}
 	}
@@ -79,7 +79,7 @@ func withTaint(cfg *gate.Configuration, key string) *gate.Gate {
 func retire(noted []gate.Retired, before, after *gate.Configuration) []gate.Retired {
 	var all []gate.Retired
 	add := func(r gate.Retired) {
-		g := find(after, r.Name)
+		g := after.Gate(r.Name)
 		if (g == nil || g.Taint.Key != r.TaintKey) && !slices.Contains(all, r) {
 			all = append(all, r)
 		}
@@ -103,7 +103,7 @@ func added(noted map[string]time.Time, before, after *gate.Configuration, now ti
 		if at, ok := noted[name]; ok {
 			times[name] = at
 		}
-		if before != nil && find(before, name) == nil {
+		if before != nil && before.Gate(name) == nil {
 			times[name] = now
 		}
 	}
@@ -153,7 +153,7 @@ func lingering(cfg *gate.Configuration, retired []gate.Retired, nodes []corev1.N
 		for _, r := range retired {
 			hb, err := gate.ParseHeartbeat(nodes[i].Annotations[gate.HeartbeatPrefix+r.Name])
 			good := hb.Time.Add(hb.TTL)
-			if err == nil && find(cfg, r.Name) == nil && now.Before(good) && !good.Before(latest) {
+			if err == nil && cfg.Gate(r.Name) == nil && now.Before(good) && !good.Before(latest) {
 				names = append(names, nodes[i].Name)
 				break
 			}

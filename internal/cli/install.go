@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/version"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nodegate/nodegate/gate"
@@ -288,16 +289,28 @@ func (o *installOptions) setMode(ctx context.Context, c *connection, mode gate.M
 		if !follows || enforced == (mode == gate.ModeEnforce) {
 			continue
 		}
-		before := object.DeepCopy()
-		if _, err := manifests.SetMode(object, mode); err != nil {
-			return explain(err, object)
-		}
-		if err := c.Patch(ctx, object, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
-			return explain(err, object)
+		if err := c.setMode(ctx, object, mode); err != nil {
+			return err
 		}
 		o.didf("%s set to mode %s", describe(object), mode)
 	}
 	return nil
+}
+
+// setMode sets the mode in an object as it is by now. Where somebody else writes it
+// meanwhile, as the controller its certificate, it does so again.
+func (c *connection) setMode(ctx context.Context, object *unstructured.Unstructured, mode gate.Mode) error {
+	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		if err := c.Get(ctx, client.ObjectKeyFromObject(object), object); err != nil {
+			return err
+		}
+		before := object.DeepCopy()
+		if changed, err := manifests.SetMode(object, mode); err != nil || !changed {
+			return err
+		}
+		return c.Patch(ctx, object, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	})
+	return explain(err, object)
 }
 
 // sayTraces says that Nodes carry taints of gates that do not govern them.

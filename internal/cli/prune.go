@@ -144,7 +144,7 @@ func policiesOfNone(ctx context.Context, c *connection, cfg *gate.Configuration)
 	found, err := installed(ctx, c, "MutatingAdmissionPolicyBinding", "MutatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "ValidatingAdmissionPolicy")
 	return slices.DeleteFunc(found, func(object *unstructured.Unstructured) bool {
 		name, _ := manifests.GateOf(object)
-		return name == "" || find(cfg, name) != nil
+		return name == "" || cfg.Gate(name) != nil
 	}), err
 }
 

@@ -77,7 +77,7 @@ func (k Known) taint(taint corev1.Taint, node *corev1.Node) (name string, left b
 }
 
 func (k Known) heartbeat(name string, node *corev1.Node, now time.Time) bool {
-	g := k.find(name)
+	g := k.Config.Gate(name)
 	if g == nil {
 		return true
 	}
@@ -86,15 +86,6 @@ func (k Known) heartbeat(name string, node *corev1.Node, now time.Time) bool {
 }
 
 func (k Known) governs(name string, node *corev1.Node) bool {
-	g := k.find(name)
+	g := k.Config.Gate(name)
 	return g != nil && g.Governs(node)
-}
-
-func (k Known) find(name string) *gate.Gate {
-	for i := range k.Config.Gates {
-		if k.Config.Gates[i].Name == name {
-			return &k.Config.Gates[i]
-		}
-	}
-	return nil
 }
