@@ -14,8 +14,7 @@ import (
 	"github.com/nodegate/nodegate/gate"
 )
 
-// Installed selects what [Policies] and [Webhook] render, among all that admits in
-// a cluster.
+// Installed selects what is rendered here, among all that is in a cluster.
 const Installed = "app.kubernetes.io/part-of=nodegate"
 
 // SetMode makes a binding or a webhook's registration select what it must in a

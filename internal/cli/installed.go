@@ -6,8 +6,6 @@ import (
 	"slices"
 
 	"golang.org/x/sync/errgroup"
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	admissionregistrationv1beta1 "k8s.io/api/admissionregistration/v1beta1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -34,28 +32,36 @@ func installed(ctx context.Context, c *connection, kinds ...string) ([]*unstruct
 }
 
 func installedOf(ctx context.Context, c *connection, kind string) ([]*unstructured.Unstructured, error) {
+	found, served, err := c.oursOf(ctx, admissionKind(kind))
+	if err == nil && !served && (kind == "ValidatingAdmissionPolicy" || kind == "ValidatingAdmissionPolicyBinding") {
+		err = errTooOld
+	}
+	return found, err
+}
+
+// ours lists what of a kind is nodegate's; nothing where the kind is not served.
+func (c *connection) ours(ctx context.Context, versions []schema.GroupVersionKind) ([]*unstructured.Unstructured, error) {
+	found, _, err := c.oursOf(ctx, versions)
+	return found, err
+}
+
+// oursOf lists them in the first version that is served, if one is.
+func (c *connection) oursOf(ctx context.Context, versions []schema.GroupVersionKind) (found []*unstructured.Unstructured, served bool, err error) {
 	selector, err := labels.Parse(manifests.Installed)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	for _, version := range []schema.GroupVersion{admissionregistrationv1.SchemeGroupVersion, admissionregistrationv1beta1.SchemeGroupVersion} {
+	for _, kind := range versions {
 		list := &unstructured.UnstructuredList{}
-		list.SetGroupVersionKind(version.WithKind(kind))
+		list.SetGroupVersionKind(kind)
 		err := c.List(ctx, list, client.MatchingLabelsSelector{Selector: selector})
 		if isNotServed(err) {
 			continue
 		}
-		if err != nil {
-			return nil, explain(err, newObject(version.WithKind(kind), "", "(list)"))
-		}
-		var found []*unstructured.Unstructured
 		for i := range list.Items {
 			found = append(found, &list.Items[i])
 		}
-		return found, nil
+		return found, true, explain(err, newObject(kind, "", "(list)"))
 	}
-	if kind == "ValidatingAdmissionPolicy" || kind == "ValidatingAdmissionPolicyBinding" {
-		return nil, errTooOld
-	}
-	return nil, nil
+	return nil, false, nil
 }

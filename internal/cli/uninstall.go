@@ -295,30 +295,6 @@ func otherKinds() [][]schema.GroupVersionKind {
 	}
 }
 
-// ours lists what of a kind is nodegate's, in the first version that is served.
-func (c *connection) ours(ctx context.Context, versions []schema.GroupVersionKind) ([]*unstructured.Unstructured, error) {
-	for _, kind := range versions {
-		list := &unstructured.UnstructuredList{}
-		list.SetGroupVersionKind(kind)
-		err := c.List(ctx, list, client.MatchingLabels{partOf: nodegate})
-		if isNotServed(err) {
-			continue
-		}
-		if err != nil {
-			return nil, explain(err, newObject(kind, "", "(list)"))
-		}
-		var found []*unstructured.Unstructured
-		for i := range list.Items {
-			found = append(found, &list.Items[i])
-		}
-		return found, nil
-	}
-	return nil, nil
-}
-
-// partOf is the label of everything that is installed.
-const partOf, nodegate = "app.kubernetes.io/part-of", "nodegate"
-
 func namespace() *unstructured.Unstructured {
 	return newObject(corev1.SchemeGroupVersion.WithKind("Namespace"), "", gate.Namespace)
 }
