@@ -3,9 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -15,14 +13,11 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/nodegate/nodegate/gate"
+	"github.com/nodegate/nodegate/internal/remnant"
 )
 
 // cleaners clean Nodes at the same time.
 const cleaners = 16
-
-func isMark(annotation string) bool {
-	return strings.HasPrefix(annotation, gate.HeartbeatPrefix) || strings.HasPrefix(annotation, gate.BypassPrefix)
-}
 
 // settling is how long Nodes may be marked again: by an API server that has not
 // learned yet that admission is gone.
@@ -36,7 +31,7 @@ func (r *removal) clean(ctx context.Context) error {
 		if err != nil || len(marked) == 0 {
 			return err
 		}
-		cleaned, err := r.c.cleanNodes(ctx, marked, r.keys)
+		cleaned, err := r.cleanNodes(ctx, marked)
 		if cleaned > 0 {
 			r.didf("%d Nodes cleaned", cleaned)
 		}
@@ -55,22 +50,26 @@ func (r *removal) clean(ctx context.Context) error {
 	return nil
 }
 
-// marked lists the Nodes that carry traces; without those, if that is asked for, that
-// carry nothing but the heartbeats which others' agents go on writing.
+// marked lists the Nodes that carry traces.
 func (r *removal) marked(ctx context.Context, again bool) ([]corev1.Node, error) {
 	var s state
 	if err := s.readNodes(ctx, r.c); err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(s.nodes, func(node corev1.Node) bool {
-		if again {
-			node.Annotations = maps.Clone(node.Annotations)
-			for _, g := range r.foreign() {
-				delete(node.Annotations, g.HeartbeatAnnotation())
-			}
-		}
-		return !dirty(&node, r.keys)
-	}), nil
+	return slices.DeleteFunc(s.nodes, func(node corev1.Node) bool { return r.traces(&node, again).None() }), nil
+}
+
+// traces are those that a Node carries; when it is looked at again, without the
+// heartbeats that others' agents go on writing.
+func (r *removal) traces(node *corev1.Node, again bool) remnant.Remnants {
+	found := r.known.On(node, r.c.clock.Now())
+	if again {
+		foreign := r.foreign()
+		found.Heartbeats = slices.DeleteFunc(found.Heartbeats, func(name string) bool {
+			return slices.ContainsFunc(foreign, func(g *gate.Gate) bool { return g.Name == name })
+		})
+	}
+	return found
 }
 
 // verifyNodes looks whether a Node is marked again.
@@ -81,39 +80,30 @@ func (r *removal) verifyNodes(ctx context.Context) error {
 		return err
 	})
 	for i := range marked {
-		node := &marked[i]
-		for _, taint := range node.Spec.Taints {
-			if isGates(taint, r.keys) {
-				r.remains = append(r.remains, fmt.Sprintf("taint %s:%s of Node %s, which somebody sets again; kubectl taint node %s %s:%s-",
-					taint.Key, taint.Effect, node.Name, node.Name, taint.Key, taint.Effect))
-			}
+		name, found := marked[i].Name, r.traces(&marked[i], true)
+		for _, taint := range found.Taints {
+			r.remains = append(r.remains, fmt.Sprintf("taint %s:%s of Node %s, which somebody sets again; kubectl taint node %s %s:%s-",
+				taint.Key, corev1.TaintEffectNoSchedule, name, name, taint.Key, corev1.TaintEffectNoSchedule))
 		}
-		for _, key := range slices.Sorted(maps.Keys(node.Annotations)) {
-			if isMark(key) {
-				r.remains = append(r.remains, fmt.Sprintf("annotation %s of Node %s, which somebody sets again; kubectl annotate node %s %s-", key, node.Name, node.Name, key))
-			}
+		for _, key := range annotations(found) {
+			r.remains = append(r.remains, fmt.Sprintf("annotation %s of Node %s, which somebody sets again; kubectl annotate node %s %s-", key, name, name, key))
 		}
 	}
 	return err
 }
 
-// cleanNodes removes from each Node the taints of the keys, heartbeats and bypasses,
-// and nothing else. It returns how many Nodes were changed.
-func (c *connection) cleanNodes(ctx context.Context, nodes []corev1.Node, keys []string) (int, error) {
+// cleanNodes cleans Nodes, and returns how many were changed.
+func (r *removal) cleanNodes(ctx context.Context, nodes []corev1.Node) (int, error) {
 	var cleaned atomic.Int32
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(cleaners)
 	for i := range nodes {
-		if !dirty(&nodes[i], keys) {
-			continue
-		}
 		group.Go(func() error {
-			object := newObject(corev1.SchemeGroupVersion.WithKind("Node"), "", nodes[i].Name)
-			changed, err := c.change(ctx, object, func(object *unstructured.Unstructured) (bool, error) { return cleanNode(object, keys) })
+			found, _, err := r.c.cleanNode(ctx, nodes[i].Name, r.known)
 			if apierrors.IsNotFound(err) {
 				return nil
 			}
-			if changed {
+			if err == nil && !found.None() {
 				cleaned.Add(1)
 			}
 			return err
@@ -123,43 +113,43 @@ func (c *connection) cleanNodes(ctx context.Context, nodes []corev1.Node, keys [
 	return int(cleaned.Load()), err
 }
 
-// dirty reports whether a Node carries a taint of one of the keys, a heartbeat or a
-// bypass.
-func dirty(node *corev1.Node, keys []string) bool {
-	for key := range node.Annotations {
-		if isMark(key) {
-			return true
-		}
-	}
-	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return isGates(t, keys) })
-}
-
-func isGates(taint corev1.Taint, keys []string) bool {
-	return taint.Effect == corev1.TaintEffectNoSchedule && slices.Contains(keys, taint.Key)
-}
-
-// cleanNode edits a Node as it is stored, with fields that this program does not
-// know.
-func cleanNode(object *unstructured.Unstructured, keys []string) (changed bool, err error) {
-	annotations := object.GetAnnotations()
-	for key := range annotations {
-		if isMark(key) {
-			unstructured.RemoveNestedField(object.Object, "metadata", "annotations", key)
-			changed = true
-		}
-	}
-	node, err := typed(object)
-	if err != nil {
-		return false, err
-	}
-	for _, taint := range node.Spec.Taints {
-		if !isGates(taint, keys) {
-			continue
-		}
-		changed = true
-		if err := removeTaint(object, gate.Taint{Key: taint.Key, Effect: taint.Effect}); err != nil {
+// cleanNode removes from a Node what gates have left on it, and nothing else. It returns
+// what that was, and the Node as it is then.
+func (c *connection) cleanNode(ctx context.Context, name string, known remnant.Known) (found remnant.Remnants, after *unstructured.Unstructured, err error) {
+	after = newObject(nodeKind, "", name)
+	_, err = c.change(ctx, after, func(object *unstructured.Unstructured) (bool, error) {
+		node, err := typed(object)
+		if err != nil {
 			return false, err
 		}
+		found = known.On(node, c.clock.Now())
+		return !found.None(), removeRemnants(object, found)
+	})
+	return found, after, err
+}
+
+// removeRemnants edits a Node as it is stored, with fields that this program does not
+// know.
+func removeRemnants(object *unstructured.Unstructured, found remnant.Remnants) error {
+	for _, key := range annotations(found) {
+		unstructured.RemoveNestedField(object.Object, "metadata", "annotations", key)
 	}
-	return changed, nil
+	for _, taint := range found.Taints {
+		if err := removeTaint(object, gate.Taint{Key: taint.Key, Effect: corev1.TaintEffectNoSchedule}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// annotations are the keys of what was found.
+func annotations(found remnant.Remnants) []string {
+	var keys []string
+	for _, name := range found.Heartbeats {
+		keys = append(keys, gate.HeartbeatPrefix+name)
+	}
+	for _, name := range found.Bypasses {
+		keys = append(keys, gate.BypassPrefix+name)
+	}
+	return keys
 }

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -204,20 +203,12 @@ func (p *pruning) node(ctx context.Context, name string) error {
 	defer cancel()
 	var removed remnant.Remnants
 	err := poll(ctx, func(ctx context.Context) (bool, error) {
-		object := newObject(nodeKind, "", name)
-		changed, err := p.c.change(ctx, object, func(object *unstructured.Unstructured) (bool, error) {
-			node, err := typed(object)
-			if err != nil {
-				return false, err
-			}
-			found := p.known.On(node, p.c.clock.Now())
-			if removed.None() {
-				removed = found
-			}
-			return !found.None(), remove(object, found)
-		})
+		found, object, err := p.c.cleanNode(ctx, name, p.known)
+		if removed.None() {
+			removed = found
+		}
 		switch {
-		case apierrors.IsNotFound(err), err == nil && (!changed || p.dryRun == dryRunServer):
+		case apierrors.IsNotFound(err), err == nil && (found.None() || p.dryRun == dryRunServer):
 			return true, nil
 		case err != nil && !passing(err):
 			return false, unseeable{err}
@@ -234,21 +225,6 @@ func (p *pruning) node(ctx context.Context, name string) error {
 		p.tell("Node " + name + ": " + listed(removed))
 	}
 	return err
-}
-
-// remove edits a Node as it is stored, with fields that this program does not know.
-func remove(object *unstructured.Unstructured, found remnant.Remnants) error {
-	for _, name := range found.Heartbeats {
-		unstructured.RemoveNestedField(object.Object, "metadata", "annotations", gate.HeartbeatPrefix+name)
-	}
-	for _, name := range found.Bypasses {
-		unstructured.RemoveNestedField(object.Object, "metadata", "annotations", gate.BypassPrefix+name)
-	}
-	var faults []error
-	for _, taint := range found.Taints {
-		faults = append(faults, removeTaint(object, gate.Taint{Key: taint.Key, Effect: corev1.TaintEffectNoSchedule}))
-	}
-	return errors.Join(faults...)
 }
 
 // listed names what is removed of a Node.

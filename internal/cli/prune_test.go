@@ -44,7 +44,7 @@ func (e *environment) carried(t *testing.T, name string) string {
 	}
 	all := keysOf(node)
 	for _, key := range slices.Sorted(maps.Keys(node.Annotations)) {
-		if isMark(key) {
+		if strings.HasPrefix(key, gate.HeartbeatPrefix) || strings.HasPrefix(key, gate.BypassPrefix) {
 			all = append(all, key)
 		}
 	}

@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nodegate/nodegate/gate"
+	"github.com/nodegate/nodegate/internal/remnant"
 	"github.com/nodegate/nodegate/manifests"
 )
 
@@ -53,9 +54,9 @@ an agent. Then the gates' taints, heartbeats and bypasses are removed from all N
 at last rights, policies and the namespace. Events stay until they expire.
 
 It works in whatever state the installation is, and can be run again. The gates are
-those of the configuration in the cluster, or of the policies that are left; where
-neither is there, name the configuration by --config. What could not be removed is
-listed, with the command that does it.`,
+those of the configuration in the cluster, now or formerly, or of the policies that are
+left; where neither is there, name the configuration by --config. What could not be
+removed is listed, with the command that does it.`,
 		Example: "  kubectl nodegate uninstall --yes",
 		Args:    cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
@@ -81,8 +82,8 @@ type removal struct {
 	cfg   *gate.Configuration // nil where nobody knows it
 	nodes []corev1.Node
 	image string
-	// keys are those of the gates' taints.
-	keys []string
+	// known are all gates, as far as anything tells: none is to be there any more.
+	known remnant.Known
 	// silent are the nodes whose kubelets do not answer: what they would have to do is
 	// not waited for.
 	silent map[string]bool
@@ -164,7 +165,10 @@ func (r *removal) look(ctx context.Context, given string) error {
 	}
 	r.nodes, r.image = s.nodes, s.images.Agent
 	r.silent = silent(s.nodes)
-	r.keys = []string{gate.DefaultTaintKey}
+	gates := []gate.Retired{{Name: gate.DefaultName, TaintKey: gate.DefaultTaintKey}}
+	if object != nil {
+		gates = append(gates, gate.ParseRetired(object.GetAnnotations()[gate.RetiredAnnotation])...)
+	}
 	if given != "" {
 		if r.cfg, err = gate.ParseConfiguration([]byte(given)); err != nil {
 			return err
@@ -172,7 +176,7 @@ func (r *removal) look(ctx context.Context, given string) error {
 	}
 	if r.cfg != nil {
 		for i := range r.cfg.Gates {
-			r.keys = append(r.keys, r.cfg.Gates[i].Taint.Key)
+			gates = append(gates, gate.Retired{Name: r.cfg.Gates[i].Name, TaintKey: r.cfg.Gates[i].Taint.Key})
 		}
 	}
 	policies, err := r.c.ours(ctx, admissionKind("ValidatingAdmissionPolicy"))
@@ -180,13 +184,21 @@ func (r *removal) look(ctx context.Context, given string) error {
 		return err
 	}
 	for _, policy := range policies {
-		if _, key := manifests.GateOf(policy); key != "" {
-			r.keys = append(r.keys, key)
+		if name, key := manifests.GateOf(policy); key != "" {
+			gates = append(gates, gate.Retired{Name: name, TaintKey: key})
 		}
 	}
-	slices.Sort(r.keys)
-	r.keys = slices.Compact(r.keys)
+	r.known = remnant.Known{Config: &gate.Configuration{}, Retired: gates}
 	return nil
+}
+
+// keys are those of the gates' taints.
+func (r *removal) keys() []string {
+	set := map[string]bool{}
+	for _, g := range r.known.Retired {
+		set[g.TaintKey] = true
+	}
+	return sortedNames(set)
 }
 
 // silent are the nodes of which the control plane says so.
@@ -203,7 +215,7 @@ func silent(nodes []corev1.Node) map[string]bool {
 // agreed shows what is to be removed, and asks.
 func (r *removal) agreed(ctx context.Context) error {
 	if r.cfg == nil {
-		r.sayf("There is no configuration in the cluster that can be read. Taints are known of: %s; for others, name the configuration by --config.", strings.Join(r.keys, ", "))
+		r.sayf("There is no configuration in the cluster that can be read. Taints are known of: %s; for others, name the configuration by --config.", strings.Join(r.keys(), ", "))
 	}
 	if r.yes && r.dryRun != dryRunServer {
 		return nil
@@ -214,7 +226,7 @@ func (r *removal) agreed(ctx context.Context) error {
 	}
 	var marked []string
 	for i := range r.nodes {
-		if dirty(&r.nodes[i], r.keys) {
+		if !r.traces(&r.nodes[i], false).None() {
 			marked = append(marked, r.nodes[i].Name)
 		}
 	}

@@ -110,3 +110,22 @@ func TestUninstall_TaintComesBack(t *testing.T) {
 		t.Errorf("it is armed (%v)", err)
 	}
 }
+
+// TestUninstall_FormerGates: what gates left on Nodes that are not configured any more
+// goes, too, and nothing of anybody else.
+func TestUninstall_FormerGates(t *testing.T) {
+	t.Parallel()
+	e := newEnvironment(t)
+	e.installConfig(t)
+	e.setConfig(t, checkedGate)
+	noted := []byte(`{"metadata":{"annotations":{"` + gate.RetiredAnnotation + `":"old=example.com/old"}}}`)
+	if _, err := e.admin.CoreV1().ConfigMaps(gate.Namespace).Patch(t.Context(), gate.ConfigMapName, types.MergePatchType, noted, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	e.node(t, "linux", map[string]string{corev1.LabelOSStable: "linux"})
+	e.mark(t, "linux", []string{"example.com/old", "example.com/other"}, gate.HeartbeatPrefix+"old")
+	e.expect(t, codeFailed, "1 Nodes cleaned", "uninstall", "--yes", "--timeout=5s") // nothing ends the namespace here
+	if carried := e.carried(t, "linux"); strings.Contains(carried, "old") || !strings.Contains(carried, "example.com/other") {
+		t.Errorf("the Node carries %s", carried)
+	}
+}
