@@ -8,7 +8,7 @@ import (
 )
 
 // ages knows when gates were added, as far as that was later than the guard itself.
-// The zero value is ready for use.
+// Until it begins, no gate was.
 type ages struct {
 	mu sync.Mutex
 	at map[string]time.Time
@@ -19,9 +19,6 @@ type ages struct {
 func (a *ages) begin(gates []gate.Gate, recorded map[string]time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.at != nil {
-		return
-	}
 	a.at = map[string]time.Time{}
 	for i := range gates {
 		a.at[gates[i].Name] = recorded[gates[i].Name]
@@ -53,6 +50,5 @@ func (g *Guard) installedAt(gt *gate.Gate) time.Time {
 	if g.InstalledAt.IsZero() {
 		return g.InstalledAt
 	}
-	g.ages.begin(g.configuration().Gates, g.Added)
 	return later(g.InstalledAt, g.ages.of(gt.Name, g.now()))
 }

@@ -21,6 +21,7 @@ func TestAges(t *testing.T) {
 		InstalledAt: installed, Added: map[string]time.Time{"second": recorded}, Clock: clock,
 		Configuration: func() *gate.Configuration { return cfg },
 	}
+	g.ages.begin(cfg.Gates, g.Added)
 	expect := func(gt *gate.Gate, want time.Time) {
 		t.Helper()
 		if got := g.installedAt(gt); !got.Equal(want) {

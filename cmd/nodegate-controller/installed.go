@@ -13,8 +13,8 @@ import (
 )
 
 // installedAt is the time of installation, and of gates that were added, as the
-// configuration's ConfigMap records them. Where it does not, only Nodes count that are created from now on:
-// those that were there before may have never had an agent.
+// configuration's ConfigMap records them. Where it does not, only Nodes count that are
+// created from now on: those that were there before may have never had an agent.
 func (p *program) installedAt(ctx context.Context) (at time.Time, added map[string]time.Time, err error) {
 	key := client.ObjectKey{Namespace: p.Namespace, Name: gate.ConfigMapName}
 	var object corev1.ConfigMap
