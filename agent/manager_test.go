@@ -24,6 +24,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/nodegate/nodegate/gate"
+	"github.com/nodegate/nodegate/test/syncbuf"
 )
 
 var (
@@ -131,7 +132,7 @@ func TestTaintRemover(t *testing.T) {
 	foreign := gate.DefaultGate().WithoutTaint(w.create(thisBoot, nil, append(foreignTaints(), armed()...)...).Spec.Taints)
 	check := &lever{}
 	check.set(false)
-	log := &lockedBuffer{}
+	log := &syncbuf.Buffer{}
 	r, mgr := w.remover(w.identity(), log, check)
 	stop := w.start(mgr)
 	w.eventually(func() string {
@@ -175,7 +176,7 @@ func TestTaintRemover_Conflist(t *testing.T) {
 	w.ok(os.WriteFile(filepath.Join(binDir, "gate-cni"), nil, 0o700))
 	write(t, filepath.Join(dir, ".gate-cni-entry"), `{"type":"gate-cni"}`)
 	write(t, filepath.Join(dir, "10-net.conflist"), `{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"bridge"}]}`)
-	log := &lockedBuffer{}
+	log := &syncbuf.Buffer{}
 	_, mgr := w.remover(w.identity(), log, ConflistCheck(gate.ConflistCheck{
 		PluginType: "gate-cni", Runtime: "containerd", Dir: dir, BinDir: binDir, EntryFile: filepath.Join(dir, ".gate-cni-entry"),
 	}))
@@ -212,7 +213,7 @@ func TestTaintRemover_NeverFailsItsHost(t *testing.T) {
 		}, "needs an Agent"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			log, host := &lockedBuffer{}, &host{started: make(chan struct{})}
+			log, host := &syncbuf.Buffer{}, &host{started: make(chan struct{})}
 			r, mgr := w.remover(tc.config, log, &lever{})
 			tc.change(r)
 			w.ok(mgr.Add(host))
@@ -253,22 +254,4 @@ func TestTaintRemover_LogsOnce(t *testing.T) {
 	if got := strings.Count(log.String(), "\n"); got != 2 {
 		t.Errorf("%d lines:\n%s", got, log.String())
 	}
-}
-
-// lockedBuffer may be written and read at the same time.
-type lockedBuffer struct {
-	mu  sync.Mutex
-	all bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(data []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.all.Write(data)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.all.String()
 }

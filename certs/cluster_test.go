@@ -1,12 +1,10 @@
 package certs_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/base64"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -22,6 +20,7 @@ import (
 	"github.com/nodegate/nodegate/certs"
 	"github.com/nodegate/nodegate/gate"
 	"github.com/nodegate/nodegate/test/cluster"
+	"github.com/nodegate/nodegate/test/syncbuf"
 )
 
 const (
@@ -35,31 +34,13 @@ type environment struct {
 	cluster *cluster.Cluster
 	admin   client.Client
 	account *rest.Config
-	log     *logs
-}
-
-// logs are of all replicas.
-type logs struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *logs) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *logs) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
+	log     *syncbuf.Buffer // of all replicas
 }
 
 func newEnvironment(t *testing.T) *environment {
 	t.Helper()
 	c := cluster.ForTest(t)
-	e := &environment{cluster: c, log: &logs{}}
+	e := &environment{cluster: c, log: &syncbuf.Buffer{}}
 	var err error
 	if e.admin, err = client.New(c.Admin, client.Options{}); err != nil {
 		t.Fatal(err)

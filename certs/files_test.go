@@ -1,43 +1,25 @@
 package certs
 
 import (
-	"bytes"
 	"context"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/nodegate/nodegate/test/syncbuf"
 )
-
-// buffer is a log that two goroutines use.
-type buffer struct {
-	mu sync.Mutex
-	bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.Buffer.Write(p)
-}
-
-func (b *buffer) text() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.String()
-}
 
 // followFiles serves what is in a directory until the test ends. It polls so
 // seldom that only events count.
-func followFiles(t *testing.T, dir string) (*Files, *buffer) {
+func followFiles(t *testing.T, dir string) (*Files, *syncbuf.Buffer) {
 	t.Helper()
-	log := &buffer{}
+	log := &syncbuf.Buffer{}
 	files := NewFiles(dir, slog.New(slog.NewTextHandler(log, nil)))
 	files.interval = time.Hour
 	startFiles(t, files)
@@ -95,7 +77,7 @@ func TestFiles_FollowARenewal(t *testing.T) {
 
 func TestFiles_AppearLater(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "not", "yet")
-	log := &buffer{}
+	log := &syncbuf.Buffer{}
 	files := NewFiles(dir, slog.New(slog.NewTextHandler(log, nil)))
 	files.interval = time.Millisecond
 	if err := files.Healthy(time.Now()); err == nil {
@@ -137,7 +119,7 @@ func TestFiles_KeepTheLastGoodPair(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(dir, spoil.file), spoil.content, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			await(t, "the fault to be reported", func() bool { return strings.Contains(log.text(), "the last good one stays") })
+			await(t, "the fault to be reported", func() bool { return strings.Contains(log.String(), "the last good one stays") })
 			if got := served(files); got != "good" {
 				t.Errorf("serves %q", got)
 			}
@@ -146,8 +128,8 @@ func TestFiles_KeepTheLastGoodPair(t *testing.T) {
 			}
 			write(t, newPair(t, time.Now(), "better"), dir)
 			await(t, "the next pair", func() bool { return served(files) == "better" })
-			if strings.Contains(log.text(), "PRIVATE KEY") {
-				t.Errorf("the log tells a key:\n%s", log.text())
+			if strings.Contains(log.String(), "PRIVATE KEY") {
+				t.Errorf("the log tells a key:\n%s", log.String())
 			}
 		})
 	}
@@ -160,7 +142,7 @@ func TestFiles_KeepTheLastGoodPair(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		await(t, "the fault to be reported", func() bool { return strings.Contains(log.text(), "no such file") })
+		await(t, "the fault to be reported", func() bool { return strings.Contains(log.String(), "no such file") })
 		if got := served(files); got != "good" {
 			t.Errorf("serves %q", got)
 		}
@@ -221,7 +203,7 @@ func TestFiles_FollowASecretsMount(t *testing.T) {
 	broken.Key = broken.Key[:50]
 	await(t, "the last pair", func() bool { return served(files) == "20" })
 	mount.swap(t, broken)
-	await(t, "the fault to be reported", func() bool { return strings.Contains(log.text(), "the last good one stays") })
+	await(t, "the fault to be reported", func() bool { return strings.Contains(log.String(), "the last good one stays") })
 	if got := served(files); got != "20" {
 		t.Errorf("serves %q", got)
 	}

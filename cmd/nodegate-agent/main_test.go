@@ -13,7 +13,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -27,6 +26,7 @@ import (
 	"github.com/nodegate/nodegate/gate"
 	"github.com/nodegate/nodegate/test/cluster"
 	"github.com/nodegate/nodegate/test/golden"
+	"github.com/nodegate/nodegate/test/syncbuf"
 )
 
 func noEnvironment(string) string { return "" }
@@ -340,7 +340,7 @@ type process struct {
 	testing.TB
 	command *exec.Cmd
 	socket  string
-	logs    *buffer
+	logs    *syncbuf.Buffer
 }
 
 // start runs the agent, which reaches the API server as a configuration says, with
@@ -352,7 +352,7 @@ func start(t testing.TB, c *cluster.Cluster, by *rest.Config, boot string, check
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	p := &process{TB: t, socket: filepath.Join(dir, "s"), logs: &buffer{}}
+	p := &process{TB: t, socket: filepath.Join(dir, "s"), logs: &syncbuf.Buffer{}}
 	kubeconfig, err := c.Kubeconfig(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -447,22 +447,4 @@ func eventually(t testing.TB, complaint func() string) {
 	if err != nil {
 		t.Fatal(last)
 	}
-}
-
-// buffer may be written and read at the same time.
-type buffer struct {
-	mu  sync.Mutex
-	all bytes.Buffer
-}
-
-func (b *buffer) Write(data []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.all.Write(data)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.all.String()
 }

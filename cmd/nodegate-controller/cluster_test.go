@@ -33,6 +33,7 @@ import (
 	"github.com/nodegate/nodegate/gate"
 	"github.com/nodegate/nodegate/manifests"
 	"github.com/nodegate/nodegate/test/cluster"
+	"github.com/nodegate/nodegate/test/syncbuf"
 )
 
 const patience = 3 * time.Minute
@@ -118,30 +119,13 @@ func (e *environment) create(t *testing.T, object client.Object) {
 // replica is a running process.
 type replica struct {
 	health, metrics, webhook string
-	log                      *logs
+	log                      *syncbuf.Buffer
 	exited                   chan error
 
 	mu      sync.Mutex
 	process *os.Process
 	// asked: whoever ends it now wants it to end.
 	asked bool
-}
-
-type logs struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (l *logs) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *logs) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
 }
 
 // start runs a replica until the test ends, or until it is ended before, and
@@ -162,7 +146,7 @@ func (e *environment) start(t *testing.T, args ...string) *replica {
 // launch runs a replica on addresses that were free a moment before.
 func (e *environment) launch(t *testing.T, args ...string) *replica {
 	t.Helper()
-	r := &replica{health: freeAddress(t), metrics: freeAddress(t), webhook: freeAddress(t), log: &logs{}, exited: make(chan error, 1)}
+	r := &replica{health: freeAddress(t), metrics: freeAddress(t), webhook: freeAddress(t), log: &syncbuf.Buffer{}, exited: make(chan error, 1)}
 	args = append([]string{
 		"--kubeconfig", e.kubeconfig, "--config=", "--health-address", r.health, "--metrics-address", r.metrics, "--webhook-address", r.webhook,
 	}, args...)

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -26,6 +25,7 @@ import (
 	"github.com/nodegate/nodegate/internal/report"
 	"github.com/nodegate/nodegate/manifests"
 	"github.com/nodegate/nodegate/test/cluster"
+	"github.com/nodegate/nodegate/test/syncbuf"
 )
 
 const oneGate = head + `gates:
@@ -289,22 +289,11 @@ func (e *environment) watches(t *testing.T) {
 }
 
 // shown is what a command that goes on has written.
-type shown struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (s *shown) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.text.Write(p)
-}
+type shown struct{ syncbuf.Buffer }
 
 func (s *shown) has(text string) func(context.Context) (bool, error) {
 	return func(context.Context) (bool, error) {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return strings.Contains(s.text.String(), text), nil
+		return strings.Contains(s.String(), text), nil
 	}
 }
 
@@ -336,7 +325,7 @@ func (e *environment) watchesNothing(t *testing.T) {
 	await := func(seen func(context.Context) (bool, error)) {
 		t.Helper()
 		if err := cluster.Await(t.Context(), seen); err != nil {
-			t.Fatalf("%v; it shows\n%s%s", err, rows.text.String(), talk.text.String())
+			t.Fatalf("%v; it shows\n%s%s", err, rows.String(), talk.String())
 		}
 	}
 	await(rows.has("Fresh"))

@@ -1,17 +1,16 @@
 package configfile
 
 import (
-	"bytes"
 	"context"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/nodegate/nodegate/gate"
+	"github.com/nodegate/nodegate/test/syncbuf"
 )
 
 const (
@@ -21,24 +20,6 @@ const (
 	paused  = head + "mode: paused\n"
 	broken  = head + "mode: sometimes\n"
 )
-
-// buffer is a log that two goroutines use.
-type buffer struct {
-	mu sync.Mutex
-	bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.Buffer.Write(p)
-}
-
-func (b *buffer) count(s string) int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return strings.Count(b.String(), s)
-}
 
 // mount is a directory as a kubelet writes a ConfigMap's.
 type mount struct {
@@ -67,9 +48,9 @@ func (m *mount) write(t *testing.T, content string) {
 	}
 }
 
-func start(t *testing.T, path string, interval time.Duration) (*File, *buffer, <-chan gate.Mode) {
+func start(t *testing.T, path string, interval time.Duration) (*File, *syncbuf.Buffer, <-chan gate.Mode) {
 	t.Helper()
-	log, modes := &buffer{}, make(chan gate.Mode, 10)
+	log, modes := &syncbuf.Buffer{}, make(chan gate.Mode, 10)
 	f, err := Open(path, slog.New(slog.NewTextHandler(log, nil)), func(_, after *gate.Configuration) { modes <- after.Mode })
 	if err != nil {
 		t.Fatal(err)
@@ -128,7 +109,7 @@ func TestFile_KeepsTheLastGoodOneAndSaysSoOnce(t *testing.T) {
 		}
 	}
 	write(observe)
-	log := &buffer{}
+	log := &syncbuf.Buffer{}
 	f, err := Open(path, slog.New(slog.NewTextHandler(log, nil)), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -153,7 +134,7 @@ func TestFile_KeepsTheLastGoodOneAndSaysSoOnce(t *testing.T) {
 		if got := f.Current().Mode; got != step.wantMode {
 			t.Errorf("step %d: mode %s, want %s", i, got, step.wantMode)
 		}
-		if got := log.count(said); got != step.wantSaid {
+		if got := strings.Count(log.String(), said); got != step.wantSaid {
 			t.Errorf("step %d: said %d times that it is not used, want %d:\n%s", i, got, step.wantSaid, log.String())
 		}
 	}

@@ -1,7 +1,6 @@
 package conflist
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +15,8 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 	testclock "k8s.io/utils/clock/testing"
+
+	"github.com/nodegate/nodegate/test/syncbuf"
 )
 
 const (
@@ -32,8 +33,9 @@ type kept struct {
 	disabled,
 	binary string
 
+	log syncbuf.Buffer
+
 	mu     sync.Mutex
-	log    bytes.Buffer
 	events map[Event]int
 }
 
@@ -51,7 +53,7 @@ func keep(t *testing.T, files map[string]string) *kept {
 		return err == nil
 	})
 	w.Keeper.clock = w.clock
-	w.Attach(Host{Log: slog.New(slog.NewTextHandler(w, nil)), Changed: func() {}, Count: func(e Event) {
+	w.Attach(Host{Log: slog.New(slog.NewTextHandler(&w.log, nil)), Changed: func() {}, Count: func(e Event) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.events[e]++
@@ -62,15 +64,7 @@ func keep(t *testing.T, files map[string]string) *kept {
 	return w
 }
 
-func (w *kept) Write(line []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.log.Write(line)
-}
-
 func (w *kept) logged(text string) int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	return strings.Count(w.log.String(), text)
 }
 

@@ -1,7 +1,6 @@
 package hold
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +16,7 @@ import (
 	"time"
 
 	"github.com/nodegate/nodegate/internal/netconf"
+	"github.com/nodegate/nodegate/test/syncbuf"
 )
 
 var pod = netconf.Pod{Namespace: "shop", Name: "cart-0", UID: "0deb1067-949c-4b9d-8907-4eaeaea221b2"}
@@ -57,31 +57,13 @@ func (d *door) set(why error) {
 type server struct {
 	*Server
 	stop func()
-	log  *journal
-}
-
-// journal may be written and read at the same time.
-type journal struct {
-	mu  sync.Mutex
-	all bytes.Buffer
-}
-
-func (j *journal) Write(data []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.all.Write(data)
-}
-
-func (j *journal) String() string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.all.String()
+	log  *syncbuf.Buffer
 }
 
 // serve starts a server, and returns when it answers, or says why it cannot.
 func serve(t *testing.T, path string, keeper Keeper) *server {
 	t.Helper()
-	s := &server{Server: &Server{Path: path, Keeper: keeper}, log: &journal{}}
+	s := &server{Server: &Server{Path: path, Keeper: keeper}, log: &syncbuf.Buffer{}}
 	s.Log = slog.New(slog.NewTextHandler(s.log, nil))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
