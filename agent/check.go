@@ -48,6 +48,13 @@ type noticing interface {
 	notice(log *slog.Logger, events *prometheus.CounterVec, again func())
 }
 
+// missing is a check of what must have been there when the runtime began with a pod.
+// It says why it was not, or may not have been, for one with which the runtime began
+// at a time, and whether it is there now, and so for the next attempt.
+type missing interface {
+	missed(began time.Time) (reason error, again bool)
+}
+
 // restarting is a check that may find that it cannot pass before the process
 // starts again.
 type restarting interface{ restartFor() error }

@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
@@ -28,16 +30,16 @@ import (
 func ConflistCheck(c gate.ConflistCheck) Check { return newConflistCheck(c) }
 
 type conflistCheck struct {
-	runtime  string
-	disabled func() bool
-	keeper   *conflist.Keeper
+	runtime, plugin string
+	disabled        func() bool
+	keeper          *conflist.Keeper
 	// blind is why the directory cannot be seen before another start.
 	blind atomic.Pointer[error]
 }
 
 func newConflistCheck(c gate.ConflistCheck) *conflistCheck {
 	c.SetDefaults() // on a copy
-	check := &conflistCheck{runtime: c.Runtime, disabled: func() bool { return c.Disabled }}
+	check := &conflistCheck{runtime: c.Runtime, plugin: c.PluginType, disabled: func() bool { return c.Disabled }}
 	o := conflist.Options{Dir: c.Dir, Plugin: c.PluginType, Network: c.Network, BinDir: c.BinDir, First: c.PluginType == gate.CNIPlugin}
 	check.keeper = conflist.NewKeeper(o, c.EntryFile, func() bool { return check.disabled() })
 	return check
@@ -52,6 +54,22 @@ func (c *conflistCheck) Check(_ context.Context, node *corev1.Node) error {
 		c.blind.Store(nil)
 	}
 	return reason
+}
+
+// missed implements [missing]: a runtime goes through the list that it had loaded
+// when it began.
+func (c *conflistCheck) missed(began time.Time) (reason error, again bool) {
+	if c.plugin == gate.CNIPlugin {
+		return nil, false // it is the one that asks
+	}
+	span := c.keeper.Span()
+	switch {
+	case !span.Runs:
+		return fmt.Errorf("plugin %q is not chained", c.plugin), false
+	case began.Before(span.Since):
+		return fmt.Errorf("plugin %q was chained after this attempt to start the pod had begun", c.plugin), true
+	}
+	return nil, false
 }
 
 func (c *conflistCheck) restartFor() error {

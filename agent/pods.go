@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -37,66 +38,78 @@ func (k *podKeeper) Changed() <-chan struct{} { return k.agent.bell.next() }
 // Holds implements [hold.Keeper]. A pod waits for each closed gate that would have
 // kept it from being scheduled here. Whether one would is not known without the
 // API server: then it waits.
-func (k *podKeeper) Holds(ctx context.Context, pod netconf.Pod) error {
+func (k *podKeeper) Holds(ctx context.Context, pod netconf.Pod, began time.Time) (reason error, again bool) {
 	if k.mode() != gate.ModeEnforce {
-		return nil
+		return nil, false
 	}
-	closed := k.agent.closedGates()
+	closed := k.agent.closedGates(began)
 	if len(closed) == 0 {
-		return nil
+		return nil, false
 	}
 	seen, err := k.pods.find(ctx, pod)
 	var reasons []string
 	for _, c := range closed {
 		if err != nil || !seen.passes(c.gate) {
 			reasons = append(reasons, c.reason)
+			again = again || c.again
 		}
 	}
 	switch {
 	case len(reasons) == 0:
-		return nil
-	case err != nil && !errors.Is(err, errNotAsked):
+		return nil, false
+	case errors.Is(err, errNotAsked):
+		again = false // it may yet be one that passes
+	case err != nil:
 		reasons = append(reasons, "whether the pod tolerates that is not known: "+err.Error())
 	}
-	return errors.New(strings.Join(reasons, "; "))
+	return errors.New(strings.Join(reasons, "; ")), again
 }
 
 // closedGate is a gate that holds pods, and why.
 type closedGate struct {
 	gate   *gate.Gate
 	reason string
+	// again: it is closed to this attempt, whatever happens.
+	again bool
 }
 
-func (a *Agent) closedGates() []closedGate {
+// closedGates are those that are closed to a pod with whose network the runtime
+// began at a time.
+func (a *Agent) closedGates(began time.Time) []closedGate {
 	node := a.node()
 	var closed []closedGate
 	for _, g := range a.gates {
 		if node != nil && (!g.gate.Governs(node) || gate.Judge(node, g.gate, a.api.Now()) == gate.Bypassed) {
 			continue
 		}
-		if failing := g.failingChecks(node); len(failing) > 0 {
-			closed = append(closed, closedGate{g.gate, fmt.Sprintf("gate %q is closed: %s", g.gate.Name, strings.Join(failing, "; "))})
+		if failing, again := g.failingChecks(node, began); len(failing) > 0 {
+			reason := fmt.Sprintf("gate %q is closed: %s", g.gate.Name, strings.Join(failing, "; "))
+			closed = append(closed, closedGate{g.gate, reason, again})
 		}
 	}
 	return closed
 }
 
 // failingChecks are those that keep pods from starting. One that wavers does so no
-// earlier than it closes the gate.
-func (g *running) failingChecks(node *corev1.Node) []string {
+// earlier than it closes the gate, but to a pod that would do without what it checks.
+func (g *running) failingChecks(node *corev1.Node, began time.Time) (failing []string, again bool) {
 	open := node != nil && !g.gate.Armed(node)
-	var failing []string
 	for _, p := range g.probers {
 		answers := p.remembered()
+		missed, overtaken := p.missed(began)
+		again = again || overtaken
 		switch state := answers.state(p.Dwell, false); {
 		case state == Passing, state == Wavering && open:
+			if missed != nil {
+				failing = append(failing, fmt.Sprintf("check %s: %s", p.Name, missed))
+			}
 		case state == Unknown:
 			failing = append(failing, fmt.Sprintf("check %s has not answered yet", p.Name))
 		default:
 			failing = append(failing, fmt.Sprintf("check %s: %s", p.Name, answers.reason))
 		}
 	}
-	return failing
+	return failing, again
 }
 
 // seenPod is what lets a pod pass.

@@ -74,7 +74,8 @@ func TestPods_OnAnAPIServer(t *testing.T) {
 	expect := func(pod netconf.Pod, want string) {
 		t.Helper()
 		w.eventually(func() string {
-			if got := text(a.pods.Keeper.Holds(t.Context(), pod)); got != want {
+			reason, again := a.pods.Keeper.Holds(t.Context(), pod, time.Now())
+			if got := text(reason); got != want || again {
 				return fmt.Sprintf("%s waits for %q, want %q", pod.Name, got, want)
 			}
 			return ""
@@ -130,7 +131,7 @@ func TestPods_OnAnAPIServer(t *testing.T) {
 
 	done := make(chan error, 1)
 	go func() {
-		done <- hold.Wait(t.Context(), netconf.Settings{Socket: o.PodSocket, Timeout: netconf.MaxTimeout}, ordinary)
+		done <- hold.Wait(t.Context(), netconf.Settings{Socket: o.PodSocket, Timeout: netconf.MaxTimeout}, ordinary, time.Now())
 	}()
 	w.eventually(func() string {
 		if testutil.ToFloat64(a.metrics.waitingPods) != 1 {
@@ -166,7 +167,7 @@ func TestPods_WithoutTheAPIServer(t *testing.T) {
 			return ""
 		})
 		check.set(true)
-		w.ok(hold.Wait(t.Context(), settings, netconf.Pod{Namespace: "a", Name: "b"}))
+		w.ok(hold.Wait(t.Context(), settings, netconf.Pod{Namespace: "a", Name: "b"}, time.Now()))
 	}
 }
 
@@ -227,11 +228,57 @@ func TestPodKeeper(t *testing.T) {
 				seen: map[netconf.Pod]sighting{}, get: func(ctx context.Context, _, _ string) (*corev1.Pod, error) { <-ctx.Done(); return nil, ctx.Err() }}}
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			if got := text(k.Holds(ctx, netconf.Pod{Namespace: "a", Name: "b"})); got != tc.want {
+			reason, again := k.Holds(ctx, netconf.Pod{Namespace: "a", Name: "b"}, time.Now())
+			if got := text(reason); got != tc.want || again {
 				t.Errorf("it waits for %q, want %q", got, tc.want)
 			}
 		})
 	}
+}
+
+// sieve is a check of which pods miss what it checks.
+type sieve struct {
+	lever
+	reason error
+	again  bool
+}
+
+func (s *sieve) missed(time.Time) (reason error, again bool) { return s.reason, s.again }
+
+// TestPodKeeper_Missed: a pod that misses what a check is of waits although the gate
+// is open, and while the check wavers; it is told to come again unless it may yet
+// turn out to tolerate the gate.
+func TestPodKeeper_Missed(t *testing.T) {
+	a, _ := alone(t)
+	check := &sieve{}
+	a.gates[0].probers[0].Check = check
+	a.own.event(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: governedLabels()}})
+	a.answer(nil, nil)
+	ordinary, tolerant, unasked := netconf.Pod{Namespace: "a", Name: "ordinary"}, netconf.Pod{Namespace: "a", Name: "tolerant"}, netconf.Pod{Namespace: "a", Name: "unasked"}
+	until := a.clock.Now().Add(time.Hour)
+	k := &podKeeper{a, func() gate.Mode { return gate.ModeEnforce }, &podLookup{node: a.name, clock: a.clock, seen: map[netconf.Pod]sighting{
+		ordinary: {until: until}, unasked: {err: errNotAsked},
+		tolerant: {pod: seenPod{tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}}, until: until},
+	}}}
+	expect := func(pod netconf.Pod, want string, wantAgain bool) {
+		t.Helper()
+		reason, again := k.Holds(t.Context(), pod, time.Now())
+		if text(reason) != want || again != wantAgain {
+			t.Errorf("%s waits for %q (again: %t), want %q (%t)", pod.Name, text(reason), again, want, wantAgain)
+		}
+	}
+	expect(ordinary, "", false)
+	const waits = `gate "agent" is closed: check socket: `
+	check.reason = errors.New("missed")
+	expect(ordinary, waits+"missed", false)
+	a.answer(errDown) // which dwells
+	expect(ordinary, waits+"missed", false)
+	check.again = true
+	expect(ordinary, waits+"missed", true)
+	expect(unasked, waits+"missed", false)
+	expect(tolerant, "", false)
+	check.reason, check.again = nil, false
+	expect(ordinary, "", false)
 }
 
 // TestPodLookup_IsBounded: a pod is asked for once at a time, an answer counts for a

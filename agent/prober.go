@@ -78,6 +78,14 @@ func (p *prober) follow(ctx context.Context) {
 	}
 }
 
+// missed asks a check that can tell.
+func (p *prober) missed(began time.Time) (reason error, again bool) {
+	if check, ok := p.Check.(missing); ok {
+		return check.missed(began)
+	}
+	return nil, false
+}
+
 // askAgain makes the prober ask without waiting for its interval's end.
 func (p *prober) askAgain() { wakeUp(p.again) }
 

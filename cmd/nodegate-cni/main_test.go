@@ -46,8 +46,8 @@ func TestMain(m *testing.M) {
 // node is one whose runtime loads a list with the plugin between two others.
 type node struct {
 	*testing.T
-	dir, log, socket string
-	gate             *gate
+	dir, log, socket, netns string
+	gate                    *gate
 }
 
 // gate is opened and closed by hand. Pods whose names begin with "tolerant" do not
@@ -56,15 +56,20 @@ type gate struct {
 	mu      sync.Mutex
 	open    bool
 	changed chan struct{}
+	// since is when the attempts began which it lets go.
+	since time.Time
 }
 
-func (g *gate) Holds(_ context.Context, pod netconf.Pod) error {
+func (g *gate) Holds(_ context.Context, pod netconf.Pod, began time.Time) (reason error, again bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.open || strings.HasPrefix(pod.Name, "tolerant") {
-		return nil
+	if began.Before(g.since) {
+		return errors.New("gate \"agent\" is closed: it was too early"), true
 	}
-	return errors.New(`gate "agent" is closed: check socket: refused`)
+	if g.open || strings.HasPrefix(pod.Name, "tolerant") {
+		return nil, false
+	}
+	return errors.New(`gate "agent" is closed: check socket: refused`), false
 }
 
 func (g *gate) Changed() <-chan struct{} {
@@ -88,7 +93,7 @@ func newNode(t *testing.T) *node {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	return &node{T: t, dir: dir, log: filepath.Join(dir, "log"), socket: filepath.Join(dir, "run", "cni.sock"), gate: &gate{changed: make(chan struct{})}}
+	return &node{T: t, dir: dir, log: filepath.Join(dir, "log"), socket: filepath.Join(dir, "run", "cni.sock"), netns: "/run/netns/none", gate: &gate{changed: make(chan struct{})}}
 }
 
 // serve starts the agent's part, until it is stopped.
@@ -134,7 +139,7 @@ func (n *node) list(version, settings string) *libcni.NetworkConfigList {
 // runtime is libcni, as containerd and CRI-O call it, for a pod.
 func (n *node) runtime(pod netconf.Pod) (*libcni.CNIConfig, *libcni.RuntimeConf) {
 	return libcni.NewCNIConfigWithCacheDir([]string{binDir}, filepath.Join(n.dir, "cache"), nil), &libcni.RuntimeConf{
-		ContainerID: "c0ffee", NetNS: "/run/netns/none", IfName: "eth0",
+		ContainerID: "c0ffee", NetNS: n.netns, IfName: "eth0",
 		Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", pod.Namespace}, {"K8S_POD_NAME", pod.Name},
 			{"K8S_POD_INFRA_CONTAINER_ID", "c0ffee"}, {"K8S_POD_UID", pod.UID}},
 	}
@@ -329,6 +334,32 @@ func TestPlugin_Status(t *testing.T) {
 	expect("")
 	stop()
 	expect("connection refused")
+}
+
+// TestPlugin_Overtaken: a pod with which the runtime began before the gate's plugin
+// was chained fails at once, however long the plugin before this one took; what the
+// runtime begins with since may go.
+func TestPlugin_Overtaken(t *testing.T) {
+	n := newNode(t)
+	n.gate.set(true)
+	n.gate.since = time.Now().Add(-time.Minute)
+	n.serve()
+	n.netns = filepath.Join(n.dir, "netns")
+	if err := os.WriteFile(n.netns, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	list := n.list("1.0.0", `,"timeout":"60s"`)
+	for age, want := range map[time.Duration]string{0: "", -time.Hour: "", 90 * time.Second: "it was too early", 90 * time.Hour: "it was too early"} {
+		made := time.Now().Add(-age)
+		if err := os.Chtimes(n.netns, made, made); err != nil {
+			t.Fatal(err)
+		}
+		_, err := n.add(list, pod)
+		var said *types.Error
+		if want == "" && err != nil || want != "" && (!errors.As(err, &said) || said.Code != types.ErrTryAgainLater || !strings.Contains(said.Msg, want)) {
+			t.Errorf("made %s ago: error %v, want %q", age, err, want)
+		}
+	}
 }
 
 // TestPlugin_AgentRolls: the agent that the pod asked ends, and the next one lets

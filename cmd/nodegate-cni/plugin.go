@@ -5,6 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"os"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
@@ -44,10 +46,21 @@ func (p plugin) add(args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	if err := hold.Wait(p.ctx, settings, netconf.ParseArgs(args.Args)); err != nil {
+	if err := hold.Wait(p.ctx, settings, netconf.ParseArgs(args.Args), began(args.Netns)); err != nil {
 		return types.NewError(types.ErrTryAgainLater, err.Error(), "")
 	}
 	return previous.print(p.stdout)
+}
+
+// began is when the runtime began with the pod, and so had loaded the list that it
+// goes through: when it made the network namespace. The plugins before this one may
+// have waited for an agent of their own since.
+func began(netns string) time.Time {
+	now := time.Now()
+	if info, err := os.Stat(netns); err == nil {
+		return now.Add(-max(0, now.Sub(info.ModTime())))
+	}
+	return now
 }
 
 // check has nothing of its own to look at in the pod: it must only have been

@@ -28,6 +28,8 @@ const (
 // history is what was seen of a list over time, and what follows from it for when
 // it may be written. It does no IO.
 type history struct {
+	// span is what the list has been since.
+	span Span
 	// chained: the plugin was, when its list was last of use.
 	chained bool
 	// strips are the times when it was taken out, within the window.
@@ -39,6 +41,35 @@ type history struct {
 	hold time.Time
 	// fault is why the last repair of this state failed.
 	fault error
+}
+
+// Span is a time in which one thing is so, as far as was seen: that what is loaded
+// runs the plugin, or that it does not.
+type Span struct {
+	// Runs: the plugin is in what is loaded, behind the main plugin.
+	Runs bool
+	// Since is when that began.
+	Since time.Time
+	// seen: there was a reading.
+	seen bool
+}
+
+// then is the span after a reading. A list that is right when it is first read has
+// been so since it was written, unless that is said to be yet to come: a clock was
+// turned back since.
+func (s Span) then(r Reading, now time.Time) Span {
+	runs := r.Verdict == OK || r.Verdict == Update || r.Verdict == Dedupe
+	switch {
+	case s.seen && s.Runs == runs:
+		return s
+	case s.seen || !runs:
+		return Span{runs, now, true}
+	}
+	written := r.Active.content.info.ModTime()
+	if written.After(now) {
+		written = time.Time{}
+	}
+	return Span{runs, written, true}
 }
 
 // state tells one list that is to be mended from another.

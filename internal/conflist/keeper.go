@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/utils/clock"
@@ -49,6 +50,10 @@ type Keeper struct {
 	sweeping time.Duration
 	// wake has a message when due has changed.
 	wake chan struct{}
+
+	// span is of the last look. It is apart from what is locked while the disk is
+	// written.
+	span atomic.Pointer[Span]
 
 	mu      sync.Mutex
 	host    Host
@@ -92,9 +97,21 @@ func (k *Keeper) Look(runtime Runtime) error {
 	return err
 }
 
+// Span returns whether what is loaded runs the plugin, and since when. It does not
+// block. Before the first look, and while the keeper is off, it knows of no time in
+// which the plugin was not run.
+func (k *Keeper) Span() Span {
+	if span := k.span.Load(); span != nil && span.seen {
+		return *span
+	}
+	return Span{Runs: true}
+}
+
 // look reports in addition whether the answer is another than before.
 func (k *Keeper) look() (changed bool, reason error) {
 	reason = k.keep(k.clock.Now())
+	span := k.history.span
+	k.span.Store(&span)
 	before := k.answer
 	k.answer = text(reason)
 	return before != k.answer, reason
@@ -170,6 +187,7 @@ func (k *Keeper) read(now time.Time) Reading {
 			k.known.Observed, k.known.ObservedAt = entry, at
 		}
 	}
+	k.history.span = k.history.span.then(r, k.clock.Now()) // writing it may have taken long
 	if k.history.saw(r, now) {
 		k.host.Count(Stripped)
 	}

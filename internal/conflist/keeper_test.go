@@ -177,6 +177,49 @@ func TestKeeper_WritesNothing(t *testing.T) {
 	}
 }
 
+// TestKeeper_Span: whoever was called by a list learns since when the plugin is run
+// by what is loaded.
+func TestKeeper_Span(t *testing.T) {
+	w := keep(t, map[string]string{"10-net.conflist": with1})
+	start := w.clock.Now()
+	expect := func(runs bool, since time.Time) {
+		t.Helper()
+		if got := w.Span(); got.Runs != runs || !got.Since.Equal(since) {
+			t.Errorf("%+v, want %t since %s", got, runs, since)
+		}
+	}
+	expect(true, time.Time{}) // nothing is known
+	written := start.Add(-time.Hour)
+	if err := os.Chtimes(w.path("10-net.conflist"), written, written); err != nil {
+		t.Fatal(err)
+	}
+	w.look("")
+	expect(true, written)
+	w.write(w.path("10-net.conflist"), with1+"\n") // another text that runs it
+	w.look("")
+	expect(true, written)
+
+	w.clock.Step(time.Second)
+	w.write(w.path("10-net.conflist"), without1)
+	w.look("is not in the list")
+	expect(false, start.Add(time.Second))
+	w.clock.Step(settle)
+	w.look("")
+	expect(true, start.Add(time.Second+settle))
+	w.write(w.disabled, "")
+	w.look("")
+	expect(true, time.Time{})
+
+	// A list that was written when the clock was ahead.
+	w = keep(t, map[string]string{"10-net.conflist": with1})
+	written = w.clock.Now().Add(time.Hour)
+	if err := os.Chtimes(w.path("10-net.conflist"), written, written); err != nil {
+		t.Fatal(err)
+	}
+	w.look("")
+	expect(true, time.Time{})
+}
+
 // TestKeeper_HalfWritten: a list that comes in two parts is not touched before it
 // is whole and settled.
 func TestKeeper_HalfWritten(t *testing.T) {

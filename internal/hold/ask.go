@@ -10,25 +10,27 @@ import (
 	"net"
 	"os"
 	"syscall"
-
-	"github.com/nodegate/nodegate/internal/netconf"
 )
 
 // errClosed is what the agent said last.
-type errClosed struct{ reason string }
+type errClosed struct {
+	reason string
+	again  bool
+}
 
 func (e errClosed) Error() string { return e.reason }
 
 // ask returns nil as soon as the agent lets the pod go. Until then it tells each
-// reason why not; its error says why the conversation ended.
-func ask(ctx context.Context, socket string, pod netconf.Pod, told func(errClosed)) error {
+// reason why not; its error says why the conversation ended, or is the reason of an
+// attempt that is in vain.
+func ask(ctx context.Context, socket string, q question, told func(errClosed)) error {
 	connection, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	if err != nil {
 		return fmt.Errorf("connecting to %s: %w", socket, bare(err))
 	}
 	defer func() { _ = connection.Close() }() // all was said
 	defer context.AfterFunc(ctx, func() { _ = connection.Close() })()
-	if err := writeLine(connection, question{version, pod}); err != nil {
+	if err := writeLine(connection, q); err != nil {
 		return fmt.Errorf("asking at %s: %w", socket, bare(err))
 	}
 	lines := bufio.NewReaderSize(connection, maxLineBytes)
@@ -47,7 +49,11 @@ func ask(ctx context.Context, socket string, pod netconf.Pod, told func(errClose
 		if a.Open {
 			return nil
 		}
-		told(errClosed{a.Reason})
+		said := errClosed{a.Reason, a.Again}
+		told(said)
+		if said.again {
+			return said
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -26,16 +27,21 @@ type door struct {
 	mu      sync.Mutex
 	why     error
 	changed chan struct{}
-	asked   []netconf.Pod
+	// since is when the attempts began which it lets go.
+	since time.Time
+	asked []netconf.Pod
 }
 
 func newDoor(why string) *door { return &door{why: errors.New(why), changed: make(chan struct{})} }
 
-func (d *door) Holds(_ context.Context, pod netconf.Pod) error {
+func (d *door) Holds(_ context.Context, pod netconf.Pod, began time.Time) (reason error, again bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.asked = append(d.asked, pod)
-	return d.why
+	if began.Before(d.since) {
+		return errors.New("it was too early"), true
+	}
+	return d.why, false
 }
 
 func (d *door) Changed() <-chan struct{} {
@@ -126,7 +132,7 @@ func settings(path string, timeout time.Duration) netconf.Settings {
 func waiting(t *testing.T, path string) <-chan error {
 	t.Helper()
 	done := make(chan error, 1)
-	go func() { done <- Wait(t.Context(), settings(path, netconf.MaxTimeout), pod) }()
+	go func() { done <- Wait(t.Context(), settings(path, netconf.MaxTimeout), pod, time.Now()) }()
 	return done
 }
 
@@ -166,7 +172,7 @@ func TestServer_CountsThoseThatWait(t *testing.T) {
 	s.mu.Lock()
 	s.Waiting = func(n int) { counts <- n }
 	s.mu.Unlock()
-	if err := Wait(t.Context(), settings(s.Path, netconf.MaxTimeout), pod); err != nil {
+	if err := Wait(t.Context(), settings(s.Path, netconf.MaxTimeout), pod, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	gate.set(errors.New("closed"))
@@ -213,7 +219,7 @@ func TestWait_TellsWhy(t *testing.T) {
 			t.Parallel()
 			path := socketPath(t)
 			tc.given(t, path)
-			err := Wait(t.Context(), settings(path, 8*time.Second), pod)
+			err := Wait(t.Context(), settings(path, 8*time.Second), pod, time.Now())
 			if err == nil {
 				t.Fatal("it does not wait")
 			}
@@ -230,7 +236,7 @@ func TestWait_TellsWhy(t *testing.T) {
 func TestWait_KeepsTheReason(t *testing.T) {
 	path := socketPath(t)
 	asked := peer(t, path, `{"v":1,"reason":"this agent speaks version 1, and not 2"}`+"\n")
-	err := Wait(t.Context(), settings(path, 4*time.Second), pod)
+	err := Wait(t.Context(), settings(path, 4*time.Second), pod, time.Now())
 	const want = "this node is not ready for pods: this agent speaks version 1, and not 2; waited 4s"
 	if err == nil || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("it says %v, want %s", err, want)
@@ -241,11 +247,49 @@ func TestWait_KeepsTheReason(t *testing.T) {
 	}
 }
 
+// TestWait_Overtaken: an attempt that is in vain ends at once, and only the next one
+// is let go.
+func TestWait_Overtaken(t *testing.T) {
+	gate := newDoor("")
+	gate.set(nil)
+	gate.since = time.Now().Add(-time.Minute)
+	s := serve(t, socketPath(t), gate)
+	err := Wait(t.Context(), settings(s.Path, netconf.MaxTimeout), pod, gate.since.Add(-time.Millisecond))
+	const want = "this node is not ready for pods: it was too early; waited "
+	if err == nil || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("it ends with %v, want %s", err, want)
+	}
+	if err := Wait(t.Context(), settings(s.Path, netconf.MaxTimeout), pod, time.Now()); err != nil {
+		t.Errorf("the next one: %v", err)
+	}
+	// A plugin of before is not let go either while it stays.
+	connection, err := net.Dial("unix", s.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer connection.Close()
+	gate.mu.Lock()
+	gate.since = time.Now().Add(time.Hour)
+	gate.mu.Unlock()
+	_, _ = fmt.Fprintf(connection, `{"v":1}`+"\n")
+	eventually(t, "it to wait", func() bool { return s.waits() == 1 })
+}
+
+// TestQuestion_Began: whatever the age is, it is of one attempt.
+func TestQuestion_Began(t *testing.T) {
+	now := time.Now()
+	for age, want := range map[int64]time.Duration{0: 0, 1500: 1500 * time.Millisecond, -1: 0, math.MaxInt64: maxWait, math.MinInt64: 0} {
+		if got := now.Sub(question{Age: age}.began(now)); got != want {
+			t.Errorf("%d: %s ago, want %s", age, got, want)
+		}
+	}
+}
+
 // TestWait_Exempt: who is exempt asks nobody.
 func TestWait_Exempt(t *testing.T) {
 	s := settings("/nowhere/cni.sock", time.Minute)
 	for _, exempt := range []netconf.Pod{{Namespace: "kube-system", Name: "a"}, {Namespace: netconf.Namespace, Name: "b"}} {
-		if err := Wait(t.Context(), s, exempt); err != nil {
+		if err := Wait(t.Context(), s, exempt, time.Now()); err != nil {
 			t.Errorf("%+v: %v", exempt, err)
 		}
 	}
@@ -279,7 +323,7 @@ func TestServer_FollowsAnother(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	if err := Wait(t.Context(), settings(path, netconf.MaxTimeout), pod); err != nil {
+	if err := Wait(t.Context(), settings(path, netconf.MaxTimeout), pod, time.Now()); err != nil {
 		t.Error(err)
 	}
 }
@@ -307,7 +351,7 @@ func TestServer_HoldsItsPath(t *testing.T) {
 				remove(t, path)
 				happens(t, path)
 			}
-			if err := Wait(t.Context(), settings(path, netconf.MaxTimeout), pod); err != nil {
+			if err := Wait(t.Context(), settings(path, netconf.MaxTimeout), pod, time.Now()); err != nil {
 				t.Error(err)
 			}
 		})
@@ -362,7 +406,7 @@ func TestServer_SaysWhenItIsLost(t *testing.T) {
 			tc.happens(t, s.Path)
 			eventually(t, "it to say so", func() bool { return strings.Contains(s.log.String(), tc.want) })
 			remove(t, tc.is(s.Path))
-			if err := Wait(t.Context(), settings(s.Path, netconf.MaxTimeout), pod); err != nil {
+			if err := Wait(t.Context(), settings(s.Path, netconf.MaxTimeout), pod, time.Now()); err != nil {
 				t.Error(err)
 			}
 		})

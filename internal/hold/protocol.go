@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/nodegate/nodegate/internal/netconf"
 )
@@ -24,6 +25,13 @@ const (
 type question struct {
 	Version int `json:"v"`
 	netconf.Pod
+	// Age is for how long the runtime has been about it, in milliseconds.
+	Age int64 `json:"age,omitempty"`
+}
+
+// began is when the runtime began with the pod, within the time of one attempt.
+func (q question) began(now time.Time) time.Time {
+	return now.Add(-time.Duration(min(max(q.Age, 0), maxWait.Milliseconds())) * time.Millisecond)
 }
 
 // answer is a line of the agent.
@@ -31,6 +39,8 @@ type answer struct {
 	Version int `json:"v"`
 	// Open: the pod waits for nothing.
 	Open bool `json:"open"`
+	// Again: it waits in vain, and is to be tried again.
+	Again bool `json:"again,omitempty"`
 	// Reason is what it waits for, for people.
 	Reason string `json:"reason,omitempty"`
 }

@@ -28,9 +28,11 @@ const (
 
 // Keeper decides which pods wait.
 type Keeper interface {
-	// Holds returns what the pod waits for, for people; nil if for nothing. It is
-	// called often, and does not block. The context is that of the pod's plugin.
-	Holds(ctx context.Context, pod netconf.Pod) error
+	// Holds returns what a pod waits for with which the runtime began at a time, for
+	// people; nil if for nothing. Again: this attempt waits in vain, and the next one
+	// may not. It is called often, and does not block. The context is that of the pod's
+	// plugin.
+	Holds(ctx context.Context, pod netconf.Pod, began time.Time) (reason error, again bool)
 	// Changed is closed when another answer is possible.
 	Changed() <-chan struct{}
 }
@@ -164,11 +166,11 @@ func (s *Server) converse(ctx context.Context, connection net.Conn) {
 		_, _ = lines.ReadByte() // there is nothing more to say: it has gone, or is no plugin
 		cancel()
 	}()
-	s.answer(ctx, connection, q.Pod)
+	s.answer(ctx, connection, q.Pod, q.began(time.Now()))
 }
 
 // answer tells how it stands, each time that this is another, until the pod may go.
-func (s *Server) answer(ctx context.Context, connection net.Conn, pod netconf.Pod) {
+func (s *Server) answer(ctx context.Context, connection net.Conn, pod netconf.Pod, began time.Time) {
 	var said answer
 	defer func() {
 		if said != (answer{}) {
@@ -180,8 +182,9 @@ func (s *Server) answer(ctx context.Context, connection net.Conn, pod netconf.Po
 	for {
 		changed := s.Keeper.Changed()
 		now := answer{Version: version, Open: true}
-		if reason := s.Keeper.Holds(ctx, pod); reason != nil {
+		if reason, again := s.Keeper.Holds(ctx, pod, began); reason != nil {
 			now = closed(reason)
+			now.Again = again
 		}
 		if now != said {
 			_ = connection.SetWriteDeadline(time.Now().Add(lineTimeout))

@@ -18,20 +18,26 @@ const (
 	statusTimeout = 2 * time.Second
 )
 
-// Wait returns nil as soon as the pod may start, and after the timeout an error
-// for those who look at the pod.
-func Wait(ctx context.Context, s netconf.Settings, pod netconf.Pod) error {
+// Wait returns nil as soon as the pod may start, with which the runtime began at a
+// time, and after the timeout an error for those who look at the pod. It does not
+// wait for what only another attempt can have.
+func Wait(ctx context.Context, s netconf.Settings, pod netconf.Pod, began time.Time) error {
 	if s.Exempts(pod) {
 		return nil
 	}
+	from := time.Now()
 	bounded, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
 	last, pause := error(nil), firstPause
 	for {
 		told := false
-		fault := ask(bounded, s.Socket, pod, func(reason errClosed) { last, told = reason, true })
+		q := question{Version: version, Pod: pod, Age: time.Since(began).Milliseconds()}
+		fault := ask(bounded, s.Socket, q, func(reason errClosed) { last, told = reason, true })
 		if fault == nil {
 			return nil
+		}
+		if said := (errClosed{}); errors.As(fault, &said) {
+			return fmt.Errorf("%w; waited %s, and the kubelet tries again", explained(said), time.Since(from).Round(time.Second))
 		}
 		// That a conversation or the time is over says less than what was told in it.
 		if last == nil || !told && !errors.Is(fault, errTime) {
@@ -51,7 +57,7 @@ func Status(ctx context.Context, s netconf.Settings) error {
 	bounded, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	var reason error
-	fault := ask(bounded, s.Socket, netconf.Pod{}, func(said errClosed) {
+	fault := ask(bounded, s.Socket, question{Version: version}, func(said errClosed) {
 		reason = said
 		cancel() // the first word is enough
 	})

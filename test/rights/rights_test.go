@@ -253,7 +253,7 @@ func (p *programs) stir() (stop func()) {
 	repeat(func(int) error { return p.replaceDaemonSet(ctx) })
 	repeat(func(int) error {
 		settings := netconf.Settings{Socket: p.podSocket(), Timeout: time.Second}
-		_ = hold.Wait(ctx, settings, netconf.Pod{Namespace: "default", Name: "waiting"}) // in vain
+		_ = hold.Wait(ctx, settings, netconf.Pod{Namespace: "default", Name: "waiting"}, time.Now()) // in vain
 		pause(ctx)
 		return nil
 	})
