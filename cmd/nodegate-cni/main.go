@@ -6,6 +6,7 @@ package main
 
 import (
 	"context"
+	"io"
 	"os"
 
 	"github.com/containernetworking/cni/pkg/skel"
@@ -15,6 +16,13 @@ import (
 )
 
 func main() {
+	switch os.Getenv("CNI_COMMAND") {
+	case "DEL", "GC":
+		// Nothing was made, and nothing may keep a pod from ending: skel would refuse
+		// versions that are yet to come, and an entry that it cannot read.
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		return
+	}
 	// Whoever loses interest kills the plugin, and there is nothing to clean up.
 	skel.PluginMainFuncs(newPlugin(context.Background(), os.Stdout).funcs(), version.All,
 		"nodegate-cni "+build.String()+": holds pods back while the gates of their node are closed")

@@ -28,12 +28,7 @@ func newPlugin(ctx context.Context, stdout io.Writer) plugin {
 }
 
 func (p plugin) funcs() skel.CNIFuncs {
-	nothing := func(*skel.CmdArgs) error { return nil }
-	return skel.CNIFuncs{
-		Add: p.add, Check: p.check, Status: p.status,
-		// Nothing was made, and nothing may keep a pod from ending.
-		Del: nothing, GC: nothing,
-	}
+	return skel.CNIFuncs{Add: p.add, Check: p.check, Status: p.status}
 }
 
 // add waits until the pod may start.
