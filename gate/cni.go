@@ -27,7 +27,8 @@ type CNI struct {
 	// nodegate-system never wait. Default: kube-system.
 	Exempt []string `json:"exempt,omitempty"`
 	// Status lets the plugin's STATUS fail while an ordinary pod would have to wait,
-	// which makes the node NotReady where the runtime asks for it.
+	// which makes the node NotReady where the runtime asks for it. Then the kubelet
+	// starts pods on the host's network alone, whatever is exempt or tolerates the gate.
 	Status bool `json:"status,omitempty"`
 }
 
