@@ -21,7 +21,15 @@ import (
 // wanted; the last of them is that.
 func steps(s state, p plan) ([]string, error) {
 	last := []string{p.options.Config}
-	if s.parsed == nil || !s.enforcing || p.mode != gate.ModeEnforce {
+	if s.parsed == nil {
+		return last, nil
+	}
+	if names := unanswered(s.parsed, p.cfg, s.nodes); len(names) > 0 {
+		return nil, fmt.Errorf("with this configuration nobody answers %[1]s any more, which is chained on %[2]s, and no pod would start there; nothing was changed. "+
+			"First switch its check off, by disabled: true beside its pluginType, and then run in the agents of these nodes: /nodegate-agent unchain --plugin-type %[1]s",
+			gate.CNIPlugin, few(names))
+	}
+	if !s.enforcing || p.mode != gate.ModeEnforce {
 		return last, nil
 	}
 	came, went := missing(p.cfg, s.parsed), missing(s.parsed, p.cfg)
