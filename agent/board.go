@@ -4,9 +4,12 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/nodegate/nodegate/internal/conflist"
 )
 
 // board is where the loop shows what it found, for the endpoints.
@@ -135,6 +138,11 @@ func (a *Agent) ServeHealth(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (a *Agent) restartFor() error {
+	if a.pods != nil {
+		if reason := removed(filepath.Dir(a.pods.Path)); reason != nil {
+			return fmt.Errorf("answering the CNI plugin: %w", reason)
+		}
+	}
 	for _, g := range a.gates {
 		for _, p := range g.probers {
 			check, ok := p.Check.(restarting)
@@ -145,6 +153,14 @@ func (a *Agent) restartFor() error {
 				return fmt.Errorf("gate %s, check %s: %w", g.gate.Name, p.Name, reason)
 			}
 		}
+	}
+	return nil
+}
+
+// removed reports that a directory is not what the node has at its path.
+func removed(dir string) error {
+	if conflist.Removed(dir) {
+		return fmt.Errorf("%s %w", dir, conflist.ErrRemoved)
 	}
 	return nil
 }

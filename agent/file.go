@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -52,5 +53,7 @@ func (c fileCheck) Check(context.Context, *corev1.Node) error {
 	}
 	return nil
 }
+
+func (c fileCheck) restartFor() error { return removed(filepath.Dir(c.path)) }
 
 func stamp(t time.Time) string { return t.UTC().Format(gate.TimeLayout) }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"syscall"
 
 	corev1 "k8s.io/api/core/v1"
@@ -46,6 +47,8 @@ func (c socketCheck) Check(ctx context.Context, _ *corev1.Node) error {
 	}
 	return nil
 }
+
+func (c socketCheck) restartFor() error { return removed(filepath.Dir(c.path)) }
 
 // explain says in a person's words why a connect failed.
 func explain(ctx context.Context, network, address string, err error) string {

@@ -85,7 +85,7 @@ func openDirectory(dir string) (*directory, error) {
 		return nil, fmt.Errorf("listing %s: %w", dir, err)
 	}
 	if len(files) == 0 {
-		if removed(dir) {
+		if Removed(dir) {
 			return nil, fmt.Errorf("%w in %s: it %w", ErrNoCandidate, dir, ErrRemoved)
 		}
 		return nil, fmt.Errorf("%w in %s", ErrNoCandidate, dir)
@@ -98,8 +98,9 @@ func openDirectory(dir string) (*directory, error) {
 // container sees the node's own only when it starts again.
 var ErrRemoved = errors.New("was removed where it is mounted from; what took its place is seen when the container starts again")
 
-// removed reports whether no path leads to the directory any more.
-func removed(dir string) bool {
+// Removed reports whether no path leads to the directory any more, as [ErrRemoved]
+// says.
+func Removed(dir string) bool {
 	info, err := os.Stat(dir)
 	if err != nil {
 		return false
