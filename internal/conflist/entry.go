@@ -85,15 +85,15 @@ type Known struct {
 
 // entry is what belongs into a list. What was seen wins, for it worked, unless
 // the installer has left something newer.
-func (k Known) entry() Entry {
-	if len(k.Observed) == 0 || k.updates(k.Observed, k.ObservedAt) {
+func (k Known) entry(o Options) Entry {
+	if len(k.Observed) == 0 || k.updates(o, k.Observed, k.ObservedAt) {
 		return k.Durable
 	}
 	return k.Observed
 }
 
 // updates reports whether the installer has left another entry since the given
-// one was written.
-func (k Known) updates(e Entry, at time.Time) bool {
-	return len(k.Durable) > 0 && k.DurableAt.After(at) && !k.Durable.same(e)
+// one was written, or at any time where its word counts.
+func (k Known) updates(o Options, e Entry, at time.Time) bool {
+	return len(k.Durable) > 0 && (o.First || k.DurableAt.After(at)) && !k.Durable.same(e)
 }

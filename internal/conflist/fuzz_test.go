@@ -82,7 +82,7 @@ func fuzzMend(t *testing.T, o Options, data []byte, known Known) {
 	if !r.Repairable() {
 		return
 	}
-	text, err := r.Active.mend(r.Verdict, o, known.entry())
+	text, err := r.Active.mend(r.Verdict, o, known.entry(o))
 	if err != nil {
 		if r.Verdict == Append {
 			t.Errorf("a list that loads takes no entry: %v", err)

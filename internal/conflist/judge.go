@@ -52,8 +52,10 @@ type Options struct {
 	Dir     string
 	Plugin  string
 	Runtime Runtime
-	// First: the plugin belongs directly behind the main plugin, before all others
-	// that are chained. Otherwise it belongs anywhere behind it.
+	// First: the plugin is nodegate's own. It belongs directly behind the main plugin,
+	// before all others that are chained, and with the settings that the installer has
+	// left, which follow from a configuration. Others belong anywhere behind it, with
+	// the newest settings.
 	First bool
 	// Network is the name of the cluster's network, where the first file does not
 	// tell it: CRI-O picks by it. Optional.
@@ -234,7 +236,7 @@ func judgeList(a *Active, o Options, known Known) (Verdict, error) {
 	case o.First && a.Types()[1] != plugin:
 		return Move, fmt.Errorf("%s: plugin %q is not directly behind the main plugin", a.Path, plugin)
 	}
-	if entry, at := a.entry(plugin); len(entry) > 0 && known.updates(entry, at) {
+	if entry, at := a.entry(plugin); len(entry) > 0 && known.updates(o, entry, at) {
 		return Update, fmt.Errorf("%s: plugin %q has other settings than the installer has left since", a.Path, plugin)
 	}
 	return OK, nil

@@ -304,6 +304,20 @@ func TestKeeper_Entry(t *testing.T) {
 	}
 }
 
+// TestKeeper_EntryOfOurs: what a configuration says of nodegate's own plugin wins, though
+// somebody wrote the list after the installer.
+func TestKeeper_EntryOfOurs(t *testing.T) {
+	w := keep(t, map[string]string{".gate-cni-entry": keptEntry})
+	w.options.First = true
+	old := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(w.path(".gate-cni-entry"), old, old); err != nil {
+		t.Fatal(err)
+	}
+	w.put("10-net.conflist", strings.Replace(with1, "/run/gate.sock", "/run/before.sock", 1))
+	w.settled("has other settings", "")
+	w.is("10-net.conflist", with1)
+}
+
 // TestKeeper_AnotherWriterFights: mended at once a few times, then less and less
 // often, failing all the while, and told once.
 func TestKeeper_AnotherWriterFights(t *testing.T) {

@@ -14,7 +14,7 @@ func Mend(o Options, r Reading, known Known) error {
 			return err
 		}
 	}
-	text, err := r.Active.mend(r.Verdict, o, known.entry())
+	text, err := r.Active.mend(r.Verdict, o, known.entry(o))
 	if err != nil {
 		return err
 	}
