@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 
+	"github.com/nodegate/nodegate/gate"
 	"github.com/nodegate/nodegate/internal/netconf"
 )
 
@@ -23,6 +24,9 @@ const (
 	// heartbeats: after a power cut all nodes do so at the same time.
 	podQPS   = 10
 	podBurst = 50
+	// podsAtOnce bounds what is read at the same time: whoever may create a pod decides
+	// how large it is, up to some megabytes.
+	podsAtOnce = 4
 	// seenFor is how long an answer counts. A pod's tolerations can grow while it
 	// waits.
 	seenFor = 5 * time.Minute
@@ -42,12 +46,16 @@ var errNotAsked = errors.New("the API server has not answered yet")
 // podLookup asks the API server for pods of this node, one by one, and by name:
 // whoever may list pods may read those of all nodes.
 type podLookup struct {
-	node  string
+	node string
+	// gates are those of which is remembered whether the pod passes them.
+	gates []*gate.Gate
 	get   func(ctx context.Context, namespace, name string) (*corev1.Pod, error)
 	clock clock.PassiveClock
 	log   *slog.Logger
 	// changed is called when there is an answer.
 	changed func()
+	// turns has one free place for each question that may be asked now.
+	turns chan struct{}
 
 	mu   sync.Mutex
 	seen map[netconf.Pod]sighting
@@ -57,8 +65,8 @@ type podLookup struct {
 
 // sighting is what is known of a pod.
 type sighting struct {
-	pod seenPod
-	err error
+	passes passes
+	err    error
 	// until is how long that counts; zero while the API server is being asked.
 	until time.Time
 }
@@ -70,26 +78,30 @@ func newPodLookup(a *Agent, config *rest.Config) (*podLookup, error) {
 	if err != nil {
 		return nil, fmt.Errorf("creating the client for pods: %w", err)
 	}
-	return &podLookup{
-		node: a.name, clock: a.clock, log: a.log.With("node", a.name), changed: a.bell.ring,
+	l := &podLookup{
+		node: a.name, clock: a.clock, log: a.log.With("node", a.name), changed: a.bell.ring, turns: make(chan struct{}, podsAtOnce),
 		get: func(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
 			return client.Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 		},
 		seen: map[netconf.Pod]sighting{},
-	}, nil
+	}
+	for _, g := range a.gates {
+		l.gates = append(l.gates, g.gate)
+	}
+	return l, nil
 }
 
-// find returns what is known of the pod, and has the API server asked where nothing
-// is, for as long as the context lasts.
-func (l *podLookup) find(ctx context.Context, pod netconf.Pod) (seenPod, error) {
+// find returns which gates the pod passes, and has the API server asked where that is
+// not known, for as long as the context lasts.
+func (l *podLookup) find(ctx context.Context, pod netconf.Pod) (passes, error) {
 	if pod.Namespace == "" || pod.Name == "" {
-		return seenPod{}, errors.New("the runtime did not say which pod it is")
+		return nil, errors.New("the runtime did not say which pod it is")
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	known, ok := l.seen[pod]
 	if ok && (known.until.IsZero() || l.clock.Now().Before(known.until)) {
-		return known.pod, known.err
+		return known.passes, known.err
 	}
 	if !ok {
 		known.err = errNotAsked
@@ -98,7 +110,7 @@ func (l *podLookup) find(ctx context.Context, pod netconf.Pod) (seenPod, error) 
 	known.until = time.Time{}
 	l.seen[pod] = known
 	go l.ask(ctx, pod)
-	return known.pod, known.err
+	return known.passes, known.err
 }
 
 // makeRoom forgets everything that is not being asked for: what is still of use is
@@ -115,19 +127,11 @@ func (l *podLookup) makeRoom() {
 }
 
 func (l *podLookup) ask(ctx context.Context, asked netconf.Pod) {
-	bounded, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	pod, err := l.get(bounded, asked.Namespace, asked.Name)
-	if err == nil {
-		err = l.isAsked(pod, asked)
-	}
+	found, err := l.read(ctx, asked)
 	l.mu.Lock()
 	switch {
 	case err == nil:
-		l.seen[asked] = sighting{
-			pod:   seenPod{namespace: pod.Namespace, labels: pod.Labels, tolerations: pod.Spec.Tolerations},
-			until: l.clock.Now().Add(seenFor),
-		}
+		l.seen[asked] = sighting{passes: found, until: l.clock.Now().Add(seenFor)}
 	case ctx.Err() != nil: // its plugin has gone, and may come again
 		delete(l.seen, asked)
 	default:
@@ -136,6 +140,30 @@ func (l *podLookup) ask(ctx context.Context, asked netconf.Pod) {
 	l.tell(err)
 	l.mu.Unlock()
 	l.changed()
+}
+
+// read returns which gates the pod passes, when its turn has come.
+func (l *podLookup) read(ctx context.Context, asked netconf.Pod) (passes, error) {
+	select {
+	case l.turns <- struct{}{}:
+		defer func() { <-l.turns }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	pod, err := l.get(ctx, asked.Namespace, asked.Name)
+	if err == nil {
+		err = l.isAsked(pod, asked)
+	}
+	if err != nil {
+		return nil, err
+	}
+	found := passes{}
+	for _, g := range l.gates {
+		found[g] = podPasses(pod, g)
+	}
+	return found, nil
 }
 
 // isAsked: a pod of the same name may have been created since, for another node.

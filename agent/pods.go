@@ -46,10 +46,10 @@ func (k *podKeeper) Holds(ctx context.Context, pod netconf.Pod, began time.Time)
 	if len(closed) == 0 {
 		return nil, false
 	}
-	seen, err := k.pods.find(ctx, pod)
+	passes, err := k.pods.find(ctx, pod)
 	var reasons []string
 	for _, c := range closed {
-		if err != nil || !seen.passes(c.gate) {
+		if err != nil || !passes[c.gate] {
 			reasons = append(reasons, c.reason)
 			again = again || c.again
 		}
@@ -112,26 +112,22 @@ func (g *running) failingChecks(node *corev1.Node, began time.Time) (failing []s
 	return failing, again
 }
 
-// seenPod is what lets a pod pass.
-type seenPod struct {
-	namespace   string
-	labels      labels.Set
-	tolerations []corev1.Toleration
-}
+// passes are the gates for which a pod need not wait.
+type passes map[*gate.Gate]bool
 
-// passes reports whether the pod need not wait for the gate: it tolerates the
+// podPasses reports whether the pod need not wait for the gate: it tolerates the
 // taint, is the agent that opens the gate, or one that the gate looks at.
-func (p seenPod) passes(g *gate.Gate) bool {
+func podPasses(pod *corev1.Pod, g *gate.Gate) bool {
 	taints := []corev1.Taint{{Key: g.Taint.Key, Value: g.Taint.Value, Effect: g.Taint.Effect}}
-	_, hindered := corev1helpers.FindMatchingUntoleratedTaint(logr.Discard(), taints, p.tolerations, func(*corev1.Taint) bool { return true }, true)
-	if !hindered || p.namespace == g.Agent.Namespace && labels.SelectorFromSet(g.Agent.PodLabels).Matches(p.labels) {
+	_, hindered := corev1helpers.FindMatchingUntoleratedTaint(logr.Discard(), taints, pod.Spec.Tolerations, func(*corev1.Taint) bool { return true }, true)
+	if !hindered || pod.Namespace == g.Agent.Namespace && labels.SelectorFromSet(g.Agent.PodLabels).Matches(labels.Set(pod.Labels)) {
 		return true
 	}
 	for _, check := range g.Checks {
-		if check.Pod == nil || check.Pod.Namespace != p.namespace {
+		if check.Pod == nil || check.Pod.Namespace != pod.Namespace {
 			continue
 		}
-		if selector, err := metav1.LabelSelectorAsSelector(check.Pod.Selector); err == nil && selector.Matches(p.labels) {
+		if selector, err := metav1.LabelSelectorAsSelector(check.Pod.Selector); err == nil && selector.Matches(labels.Set(pod.Labels)) {
 			return true
 		}
 	}

@@ -258,7 +258,7 @@ func TestPodKeeper_Missed(t *testing.T) {
 	until := a.clock.Now().Add(time.Hour)
 	k := &podKeeper{a, func() gate.Mode { return gate.ModeEnforce }, &podLookup{node: a.name, clock: a.clock, seen: map[netconf.Pod]sighting{
 		ordinary: {until: until}, unasked: {err: errNotAsked},
-		tolerant: {pod: seenPod{tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}}, until: until},
+		tolerant: {passes: passes{a.gates[0].gate: true}, until: until},
 	}}}
 	expect := func(pod netconf.Pod, want string, wantAgain bool) {
 		t.Helper()
@@ -288,7 +288,7 @@ func TestPodLookup_IsBounded(t *testing.T) {
 	answers, asked := make(chan error), make(chan string, maxSeen+10)
 	rings := make(chan struct{}, maxSeen+10)
 	l := &podLookup{
-		node: "n", clock: clock, seen: map[netconf.Pod]sighting{}, changed: func() { rings <- struct{}{} },
+		node: "n", clock: clock, turns: make(chan struct{}, podsAtOnce), seen: map[netconf.Pod]sighting{}, changed: func() { rings <- struct{}{} },
 		get: func(_ context.Context, _, name string) (*corev1.Pod, error) {
 			asked <- name
 			return &corev1.Pod{Spec: corev1.PodSpec{NodeName: "n"}}, <-answers
@@ -342,10 +342,48 @@ func TestPodLookup_IsBounded(t *testing.T) {
 	// Whose plugin has gone is not held to have been refused.
 	gone, cancel := context.WithCancel(t.Context())
 	_, _ = l.find(gone, netconf.Pod{Namespace: "a", Name: "gone"})
+	<-asked
 	cancel()
-	answer(context.Canceled)
+	answers <- context.Canceled
+	<-rings
 	if _, ok := l.seen[netconf.Pod{Namespace: "a", Name: "gone"}]; ok {
 		t.Error("a question that was given up counts as answered")
+	}
+}
+
+// TestPodLookup_ReadsFewAtOnce: whoever may create a pod decides how large it is, and
+// all pods of a node come at the same time after a boot.
+func TestPodLookup_ReadsFewAtOnce(t *testing.T) {
+	var reading, most atomic.Int32
+	answers := make(chan struct{})
+	a, _ := alone(t)
+	rings := make(chan struct{})
+	l := &podLookup{
+		node: "n", clock: a.clock, log: a.log, turns: make(chan struct{}, podsAtOnce), seen: map[netconf.Pod]sighting{}, changed: func() { rings <- struct{}{} },
+		get: func(context.Context, string, string) (*corev1.Pod, error) {
+			most.Store(max(most.Load(), reading.Add(1)))
+			defer reading.Add(-1)
+			<-answers
+			return &corev1.Pod{Spec: corev1.PodSpec{NodeName: "n"}}, nil
+		},
+	}
+	const pods = 50
+	for i := range pods {
+		_, _ = l.find(t.Context(), netconf.Pod{Namespace: "a", Name: fmt.Sprint("p", i)})
+	}
+	for reading.Load() < podsAtOnce {
+		time.Sleep(time.Millisecond)
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	_, _ = l.find(gone, netconf.Pod{Namespace: "a", Name: "gone"})
+	cancel() // it does not wait for its turn
+	<-rings
+	for range pods {
+		answers <- struct{}{}
+		<-rings
+	}
+	if got := most.Load(); got != podsAtOnce {
+		t.Errorf("%d pods are read at the same time, want %d", got, podsAtOnce)
 	}
 }
 
@@ -368,9 +406,9 @@ func TestNew_PodSocket(t *testing.T) {
 	}
 }
 
-// TestSeenPod_Passes: which pods need not wait for a gate. Labels count only in the
+// TestPodPasses: which pods need not wait for a gate. Labels count only in the
 // namespaces that the gate names, where not everybody may create pods.
-func TestSeenPod_Passes(t *testing.T) {
+func TestPodPasses(t *testing.T) {
 	g := &gate.Gate{
 		Name: "agent", Taint: gate.Taint{Key: "a/b", Value: "v", Effect: corev1.TaintEffectNoSchedule},
 		Agent: gate.Agent{Namespace: "agents", PodLabels: map[string]string{"app": "opener"}},
@@ -381,17 +419,17 @@ func TestSeenPod_Passes(t *testing.T) {
 	}
 	const exists = corev1.TolerationOpExists
 	seconds := int64(0)
-	labelled := func(namespace, app string) seenPod {
-		return seenPod{namespace: namespace, labels: map[string]string{"app": app}}
+	labelled := func(namespace, app string) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Labels: map[string]string{"app": app}}}
 	}
-	tolerating := func(tolerations ...corev1.Toleration) seenPod {
-		return seenPod{namespace: "shop", tolerations: tolerations}
+	tolerating := func(tolerations ...corev1.Toleration) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop"}, Spec: corev1.PodSpec{Tolerations: tolerations}}
 	}
 	for name, tc := range map[string]struct {
-		pod  seenPod
+		pod  *corev1.Pod
 		want bool
 	}{
-		"nothing speaks for it":                      {seenPod{namespace: "shop"}, false},
+		"nothing speaks for it":                      {tolerating(), false},
 		"the agent":                                  {labelled("agents", "opener"), true},
 		"the agent's label elsewhere":                {labelled("shop", "opener"), false},
 		"another pod beside the agent":               {labelled("agents", "shop"), false},
@@ -412,7 +450,7 @@ func TestSeenPod_Passes(t *testing.T) {
 		"its operator is unknown":                    {tolerating(corev1.Toleration{Key: "a/b", Operator: "Like"}), false},
 		"one of several tolerations":                 {tolerating(corev1.Toleration{Key: "x", Operator: exists}, corev1.Toleration{Key: "a/b", Operator: exists}), true},
 	} {
-		if got := tc.pod.passes(g); got != tc.want {
+		if got := podPasses(tc.pod, g); got != tc.want {
 			t.Errorf("%s: %t, want %t", name, got, tc.want)
 		}
 	}
