@@ -117,8 +117,8 @@ func (o *Options) Run(ctx context.Context, logs io.Writer) error {
 		return err
 	}
 	return serve(ctx, log, with(file, a),
-		server{"health", o.HealthAddress, healthHandler(a)},
-		server{"metrics", o.MetricsAddress, metricsHandler(registry)})
+		server{name: "health", address: o.HealthAddress, handler: healthHandler(a)},
+		server{name: "metrics", address: o.MetricsAddress, handler: metricsHandler(registry), limit: maxScrapers})
 }
 
 // gates are those of the configuration that this agent runs.

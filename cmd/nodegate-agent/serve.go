@@ -12,14 +12,22 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/net/netutil"
 
 	"github.com/nodegate/nodegate/agent"
 	"github.com/nodegate/nodegate/internal/options"
 )
 
 const (
-	// headerTimeout bounds how long a client may take to ask.
-	headerTimeout = 5 * time.Second
+	// askTimeout and answerTimeout bound how long a client may take to ask, and to take
+	// an answer; idleTimeout how long it may stay in between.
+	askTimeout    = 5 * time.Second
+	answerTimeout = 10 * time.Second
+	idleTimeout   = time.Minute
+	// maxScrapers bounds what clients cost. Metrics are served to whoever reaches the
+	// node, pods among them, and a thousand connections are more than the agent's
+	// memory holds.
+	maxScrapers = 16
 	// drainTimeout is how long requests that are under way may take at the end.
 	drainTimeout = 5 * time.Second
 )
@@ -29,6 +37,8 @@ type server struct {
 	name    string
 	address string
 	handler http.Handler
+	// limit is how many connections there may be at a time; zero: any number.
+	limit int
 }
 
 func healthHandler(a *agent.Agent) http.Handler {
@@ -76,7 +86,10 @@ func serve(ctx context.Context, log *slog.Logger, run func(context.Context) erro
 
 // run serves until the context ends, and lets requests that are under way finish.
 func (s server) run(ctx context.Context, listener net.Listener) error {
-	web := &http.Server{Handler: s.handler, ReadHeaderTimeout: headerTimeout}
+	if s.limit > 0 {
+		listener = netutil.LimitListener(listener, s.limit)
+	}
+	web := &http.Server{Handler: s.handler, ReadTimeout: askTimeout, WriteTimeout: answerTimeout, IdleTimeout: idleTimeout}
 	done := make(chan error, 1)
 	go func() { done <- web.Serve(listener) }()
 	select {
