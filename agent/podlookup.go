@@ -94,6 +94,9 @@ func newPodLookup(a *Agent, config *rest.Config) (*podLookup, error) {
 // find returns which gates the pod passes, and has the API server asked where that is
 // not known, for as long as the context lasts.
 func (l *podLookup) find(ctx context.Context, pod netconf.Pod) (passes, error) {
+	if pod == (netconf.Pod{}) {
+		return nil, errNotAsked // STATUS is of no pod
+	}
 	if pod.Namespace == "" || pod.Name == "" {
 		return nil, errors.New("the runtime did not say which pod it is")
 	}

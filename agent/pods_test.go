@@ -276,6 +276,7 @@ func TestPodKeeper_Missed(t *testing.T) {
 	check.again = true
 	expect(ordinary, waits+"missed", true)
 	expect(unasked, waits+"missed", false)
+	expect(netconf.Pod{}, waits+"missed", false) // STATUS is of no pod, and says nothing of one
 	expect(tolerant, "", false)
 	check.reason, check.again = nil, false
 	expect(ordinary, "", false)
