@@ -52,7 +52,7 @@ type noticing interface {
 // It says why it was not, or may not have been, for one with which the runtime began
 // at a time, and whether it is there now, and so for the next attempt.
 type missing interface {
-	missed(began time.Time) (reason error, again bool)
+	missed(began time.Time) (again bool, reason error)
 }
 
 // restarting is a check that may find that it cannot pass before the process

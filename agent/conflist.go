@@ -58,18 +58,18 @@ func (c *conflistCheck) Check(_ context.Context, node *corev1.Node) error {
 
 // missed implements [missing]: a runtime goes through the list that it had loaded
 // when it began.
-func (c *conflistCheck) missed(began time.Time) (reason error, again bool) {
+func (c *conflistCheck) missed(began time.Time) (again bool, reason error) {
 	if c.plugin == gate.CNIPlugin {
-		return nil, false // it is the one that asks
+		return false, nil // it is the one that asks
 	}
 	span := c.keeper.Span()
 	switch {
 	case !span.Runs:
-		return fmt.Errorf("plugin %q is not chained", c.plugin), false
+		return false, fmt.Errorf("plugin %q is not chained", c.plugin)
 	case began.Before(span.Since):
-		return fmt.Errorf("plugin %q was chained after this attempt to start the pod had begun", c.plugin), true
+		return true, fmt.Errorf("plugin %q was chained after this attempt to start the pod had begun", c.plugin)
 	}
-	return nil, false
+	return false, nil
 }
 
 func (c *conflistCheck) restartFor() error {

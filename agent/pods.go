@@ -38,13 +38,13 @@ func (k *podKeeper) Changed() <-chan struct{} { return k.agent.bell.next() }
 // Holds implements [hold.Keeper]. A pod waits for each closed gate that would have
 // kept it from being scheduled here. Whether one would is not known without the
 // API server: then it waits.
-func (k *podKeeper) Holds(ctx context.Context, pod netconf.Pod, began time.Time) (reason error, again bool) {
+func (k *podKeeper) Holds(ctx context.Context, pod netconf.Pod, began time.Time) (again bool, reason error) {
 	if k.mode() != gate.ModeEnforce {
-		return nil, false
+		return false, nil
 	}
 	closed := k.agent.closedGates(began)
 	if len(closed) == 0 {
-		return nil, false
+		return false, nil
 	}
 	passes, err := k.pods.find(ctx, pod)
 	var reasons []string
@@ -56,13 +56,13 @@ func (k *podKeeper) Holds(ctx context.Context, pod netconf.Pod, began time.Time)
 	}
 	switch {
 	case len(reasons) == 0:
-		return nil, false
+		return false, nil
 	case errors.Is(err, errNotAsked):
 		again = false // it may yet be one that passes
 	case err != nil:
 		reasons = append(reasons, "whether the pod tolerates that is not known: "+err.Error())
 	}
-	return errors.New(strings.Join(reasons, "; ")), again
+	return again, errors.New(strings.Join(reasons, "; "))
 }
 
 // closedGate is a gate that holds pods, and why.
@@ -96,7 +96,7 @@ func (g *running) failingChecks(node *corev1.Node, began time.Time) (failing []s
 	open := node != nil && !g.gate.Armed(node)
 	for _, p := range g.probers {
 		answers := p.remembered()
-		missed, overtaken := p.missed(began)
+		overtaken, missed := p.missed(began)
 		again = again || overtaken
 		switch state := answers.state(p.Dwell, false); {
 		case state == Passing, state == Wavering && open:

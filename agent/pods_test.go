@@ -74,7 +74,7 @@ func TestPods_OnAnAPIServer(t *testing.T) {
 	expect := func(pod netconf.Pod, want string) {
 		t.Helper()
 		w.eventually(func() string {
-			reason, again := a.pods.Keeper.Holds(t.Context(), pod, time.Now())
+			again, reason := a.pods.Keeper.Holds(t.Context(), pod, time.Now())
 			if got := text(reason); got != want || again {
 				return fmt.Sprintf("%s waits for %q, want %q", pod.Name, got, want)
 			}
@@ -228,7 +228,7 @@ func TestPodKeeper(t *testing.T) {
 				seen: map[netconf.Pod]sighting{}, get: func(ctx context.Context, _, _ string) (*corev1.Pod, error) { <-ctx.Done(); return nil, ctx.Err() }}}
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			reason, again := k.Holds(ctx, netconf.Pod{Namespace: "a", Name: "b"}, time.Now())
+			again, reason := k.Holds(ctx, netconf.Pod{Namespace: "a", Name: "b"}, time.Now())
 			if got := text(reason); got != tc.want || again {
 				t.Errorf("it waits for %q, want %q", got, tc.want)
 			}
@@ -243,7 +243,7 @@ type sieve struct {
 	again  bool
 }
 
-func (s *sieve) missed(time.Time) (reason error, again bool) { return s.reason, s.again }
+func (s *sieve) missed(time.Time) (again bool, reason error) { return s.again, s.reason }
 
 // TestPodKeeper_Missed: a pod that misses what a check is of waits although the gate
 // is open, and while the check wavers; it is told to come again unless it may yet
@@ -262,7 +262,7 @@ func TestPodKeeper_Missed(t *testing.T) {
 	}}}
 	expect := func(pod netconf.Pod, want string, wantAgain bool) {
 		t.Helper()
-		reason, again := k.Holds(t.Context(), pod, time.Now())
+		again, reason := k.Holds(t.Context(), pod, time.Now())
 		if text(reason) != want || again != wantAgain {
 			t.Errorf("%s waits for %q (again: %t), want %q (%t)", pod.Name, text(reason), again, want, wantAgain)
 		}
@@ -356,24 +356,24 @@ func TestPodLookup_IsBounded(t *testing.T) {
 // all pods of a node come at the same time after a boot.
 func TestPodLookup_ReadsFewAtOnce(t *testing.T) {
 	var reading, most atomic.Int32
-	answers := make(chan struct{})
+	const pods = 50
+	answers, rings, started := make(chan struct{}), make(chan struct{}), make(chan struct{}, pods)
 	a, _ := alone(t)
-	rings := make(chan struct{})
 	l := &podLookup{
 		node: "n", clock: a.clock, log: a.log, turns: make(chan struct{}, podsAtOnce), seen: map[netconf.Pod]sighting{}, changed: func() { rings <- struct{}{} },
 		get: func(context.Context, string, string) (*corev1.Pod, error) {
 			most.Store(max(most.Load(), reading.Add(1)))
 			defer reading.Add(-1)
+			started <- struct{}{}
 			<-answers
 			return &corev1.Pod{Spec: corev1.PodSpec{NodeName: "n"}}, nil
 		},
 	}
-	const pods = 50
 	for i := range pods {
 		_, _ = l.find(t.Context(), netconf.Pod{Namespace: "a", Name: fmt.Sprint("p", i)})
 	}
-	for reading.Load() < podsAtOnce {
-		time.Sleep(time.Millisecond)
+	for range podsAtOnce {
+		<-started
 	}
 	gone, cancel := context.WithCancel(t.Context())
 	_, _ = l.find(gone, netconf.Pod{Namespace: "a", Name: "gone"})
@@ -383,8 +383,8 @@ func TestPodLookup_ReadsFewAtOnce(t *testing.T) {
 		answers <- struct{}{}
 		<-rings
 	}
-	if got := most.Load(); got != podsAtOnce {
-		t.Errorf("%d pods are read at the same time, want %d", got, podsAtOnce)
+	if got := most.Load(); got > podsAtOnce {
+		t.Errorf("%d pods are read at the same time, want at most %d", got, podsAtOnce)
 	}
 }
 

@@ -79,11 +79,11 @@ func (p *prober) follow(ctx context.Context) {
 }
 
 // missed asks a check that can tell.
-func (p *prober) missed(began time.Time) (reason error, again bool) {
+func (p *prober) missed(began time.Time) (again bool, reason error) {
 	if check, ok := p.Check.(missing); ok {
 		return check.missed(began)
 	}
-	return nil, false
+	return false, nil
 }
 
 // askAgain makes the prober ask without waiting for its interval's end.

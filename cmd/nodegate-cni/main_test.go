@@ -60,16 +60,16 @@ type gate struct {
 	since time.Time
 }
 
-func (g *gate) Holds(_ context.Context, pod netconf.Pod, began time.Time) (reason error, again bool) {
+func (g *gate) Holds(_ context.Context, pod netconf.Pod, began time.Time) (again bool, reason error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if began.Before(g.since) {
-		return errors.New("gate \"agent\" is closed: it was too early"), true
+		return true, errors.New("gate \"agent\" is closed: it was too early")
 	}
 	if g.open || strings.HasPrefix(pod.Name, "tolerant") {
-		return nil, false
+		return false, nil
 	}
-	return errors.New(`gate "agent" is closed: check socket: refused`), false
+	return false, errors.New(`gate "agent" is closed: check socket: refused`)
 }
 
 func (g *gate) Changed() <-chan struct{} {

@@ -34,14 +34,14 @@ type door struct {
 
 func newDoor(why string) *door { return &door{why: errors.New(why), changed: make(chan struct{})} }
 
-func (d *door) Holds(_ context.Context, pod netconf.Pod, began time.Time) (reason error, again bool) {
+func (d *door) Holds(_ context.Context, pod netconf.Pod, began time.Time) (again bool, reason error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.asked = append(d.asked, pod)
 	if began.Before(d.since) {
-		return errors.New("it was too early"), true
+		return true, errors.New("it was too early")
 	}
-	return d.why, false
+	return false, d.why
 }
 
 func (d *door) Changed() <-chan struct{} {

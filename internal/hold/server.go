@@ -32,7 +32,7 @@ type Keeper interface {
 	// people; nil if for nothing. Again: this attempt waits in vain, and the next one
 	// may not. It is called often, and does not block. The context is that of the pod's
 	// plugin.
-	Holds(ctx context.Context, pod netconf.Pod, began time.Time) (reason error, again bool)
+	Holds(ctx context.Context, pod netconf.Pod, began time.Time) (again bool, reason error)
 	// Changed is closed when another answer is possible.
 	Changed() <-chan struct{}
 }
@@ -182,7 +182,7 @@ func (s *Server) answer(ctx context.Context, connection net.Conn, pod netconf.Po
 	for {
 		changed := s.Keeper.Changed()
 		now := answer{Version: version, Open: true}
-		if reason, again := s.Keeper.Holds(ctx, pod, began); reason != nil {
+		if again, reason := s.Keeper.Holds(ctx, pod, began); reason != nil {
 			now = closed(reason)
 			now.Again = again
 		}
