@@ -216,8 +216,11 @@ func (o outcome) String() string {
 
 func (s *stage) outcome() outcome {
 	s.Helper()
-	starts, err := s.Starts(s.m, s.began)
-	s.must(err)
+	var starts []lab.Started
+	s.must(s.Await(s.ctx, "watches to have shown what has started", func(context.Context) (_ bool, err error) {
+		starts, err = s.Starts(s.m, s.began)
+		return err == nil, err
+	}))
 	spans := s.closed()
 	if s.guarded {
 		spans = append(spans, s.booting()...)
