@@ -20,6 +20,19 @@ import (
 // Command is the argument by which a program becomes a sandbox's process 1.
 const Command = "sandbox"
 
+// namespaces are those of its own that a sandbox has.
+const namespaces = syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWNET | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC
+
+// Check says why no sandbox can be made here.
+func Check(ctx context.Context) error {
+	program := exec.CommandContext(ctx, "true")
+	program.SysProcAttr = &syscall.SysProcAttr{Cloneflags: namespaces}
+	if err := program.Run(); err != nil {
+		return fmt.Errorf("running a program in namespaces of its own: %w", err)
+	}
+	return nil
+}
+
 // Run runs a program in a sandbox to its end and returns its exit code. folder
 // exists, and is empty for the program, which may fill it at will. If the context
 // ends, everything is killed.
@@ -31,7 +44,7 @@ func Run(ctx context.Context, folder string, args ...string) (int, error) {
 	init := exec.CommandContext(ctx, self, append([]string{Command, folder}, args...)...)
 	init.Stdout, init.Stderr = os.Stdout, os.Stderr
 	init.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWNET | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC,
+		Cloneflags: namespaces,
 		// Ctrl-C in a terminal is for us.
 		Setpgid:   true,
 		Pdeathsig: syscall.SIGKILL,

@@ -27,7 +27,7 @@ func run(ctx context.Context, args []string) (int, error) {
 			return 0, sweep(args[1:])
 		}
 	}
-	if err := refuse(); err != nil {
+	if err := refuse(ctx); err != nil {
 		return 0, err
 	}
 	out, err := claim("out/e2e")
@@ -85,7 +85,7 @@ func sweep(args []string) error {
 }
 
 // refuse says why the tests cannot run here.
-func refuse() error {
+func refuse(ctx context.Context) error {
 	if os.Geteuid() != 0 {
 		return errors.New("the end-to-end tests make namespaces and control groups: run them as root")
 	}
@@ -96,6 +96,9 @@ func refuse() error {
 		if _, err := exec.LookPath(program); err != nil {
 			return fmt.Errorf("the end-to-end tests need %s, which is not on the PATH", program)
 		}
+	}
+	if err := sandbox.Check(ctx); err != nil {
+		return fmt.Errorf("the end-to-end tests need the right to make namespaces, as root has it on a host or in a privileged container: %w", err)
 	}
 	return machine.CheckGroups()
 }
