@@ -31,7 +31,7 @@ func TestNodes_BoundPods(t *testing.T) {
 	}
 	t.Run("without nodegate", func(t *testing.T) {
 		s := newStage(t, l, l.Machines[0], false)
-		if harmed, _ := s.rebootUnderPods(); harmed == 0 {
+		if harmed, _ := s.rebootUnderPods(func(pods []types.UID) { s.boundStarts(pods) }); harmed == 0 {
 			t.Error("nothing was harmed: the scenario is void")
 		}
 	})
@@ -40,7 +40,7 @@ func TestNodes_BoundPods(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := newStage(t, l, l.Machines[0], true)
-		if harmed, _ := s.rebootUnderPods(); harmed == 0 {
+		if harmed, _ := s.rebootUnderPods(func(pods []types.UID) { s.boundStarts(pods) }); harmed == 0 {
 			t.Error("nothing was harmed, though nothing holds bound pods back: the next scenario would be void")
 		}
 	})
@@ -50,23 +50,29 @@ func TestNodes_BoundPods(t *testing.T) {
 		}
 		s := newStage(t, l, l.Machines[0], true)
 		s.must(s.AwaitRoll(s.ctx, "daemonset", gate.AgentAccount))
-		s.holds = true
 		var waited []time.Duration
 		for range 3 {
-			harmed, took := s.rebootUnderPods()
+			harmed, took := s.rebootUnderPods(func([]types.UID) { <-time.After(awhile) })
 			if harmed > 0 {
 				t.Errorf("%d of %d bound pods started without their mesh: %s", harmed, boundPods, s.describe())
 			}
 			waited = append(waited, took...)
 		}
 		t.Logf("gate open -> a bound pod starts: %s", quantiles(waited))
+		// The plugin waits for some time, then gives up, and the kubelet tries again.
+		harmed, _ := s.rebootUnderPods(func(pods []types.UID) {
+			s.awaitEvent(pods[0], "FailedCreatePodSandBox", "this node is not ready for pods")
+		})
+		if harmed > 0 {
+			t.Errorf("%d of %d bound pods started without their mesh, after the plugin had given up: %s", harmed, boundPods, s.describe())
+		}
 	})
 }
 
-// rebootUnderPods reboots a machine that has pods, with a mesh that comes late, and
-// returns how many of them started without it, and for those that did not how long
-// after the gate's opening they started.
-func (s *stage) rebootUnderPods() (harmed int, waited []time.Duration) {
+// rebootUnderPods reboots a machine that has pods, with a mesh that comes when
+// something was waited for, and returns how many of them started without it, and for
+// those that did not how long after the gate's opening they started.
+func (s *stage) rebootUnderPods(wait func([]types.UID)) (harmed int, waited []time.Duration) {
 	s.Helper()
 	s.calm()
 	// A network that writes its list anew takes whatever holds pods out of it.
@@ -78,11 +84,7 @@ func (s *stage) rebootUnderPods() (harmed int, waited []time.Duration) {
 	s.powerOn()
 	s.awaitUp()
 	s.awaitClosed()
-	if s.holds {
-		<-time.After(awhile)
-	} else {
-		s.boundStarts(pods)
-	}
+	wait(pods)
 	s.release(record.HoldMesh)
 	if s.gated {
 		s.awaitOpen()

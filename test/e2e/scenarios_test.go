@@ -117,8 +117,9 @@ func fastReboot(s *stage) {
 }
 
 // slowReboot: the control plane takes the node for unreachable meanwhile, and lifts
-// that taint when it is back.
+// that taint when it is back, by a write that must arm.
 func slowReboot(s *stage) {
+	s.atOnce = s.gated
 	s.hold(record.HoldMesh)
 	s.powerOff()
 	s.awaitGone()
@@ -127,8 +128,10 @@ func slowReboot(s *stage) {
 	s.meshComesLate()
 }
 
-// firstBoot: a new machine, which the control plane does not know.
+// firstBoot: a new machine, which the control plane does not know. Its Node is created
+// armed.
 func firstBoot(s *stage) {
+	s.atOnce = s.gated
 	s.powerOff()
 	s.must(s.DeleteNode(s.ctx, s.m.Name))
 	s.must(s.m.Wipe())
@@ -138,8 +141,9 @@ func firstBoot(s *stage) {
 	s.meshComesLate()
 }
 
-// nodeDeleted: as some who repair nodes do.
+// nodeDeleted: as some who repair nodes do. The Node is created anew, armed.
 func nodeDeleted(s *stage) {
+	s.atOnce = s.gated
 	s.hold(record.HoldMesh)
 	s.powerOff()
 	s.must(s.DeleteNode(s.ctx, s.m.Name))
@@ -159,6 +163,8 @@ func rebootLateNetwork(s *stage) {
 	if s.gated {
 		s.awaitOpen()
 	}
+	// Until then it is a fast reboot; what counts here is the list under an open gate.
+	s.began = time.Now()
 	s.release(record.HoldBase)
 	s.must(s.AwaitPod(s.ctx, "network", "app=base", s.m.Name))
 	s.harm()
@@ -174,8 +180,7 @@ func rebootLateAgent(s *stage) {
 	s.must(s.AwaitPod(s.ctx, "network", "app=mesh", s.m.Name))
 	s.release(record.HoldBase)
 	s.must(s.AwaitPod(s.ctx, "network", "app=base", s.m.Name))
-	s.awaitClosed()
-	s.harm()
+	s.staysClosed()
 	stop()
 }
 
@@ -188,8 +193,7 @@ func meshKilled(s *stage) {
 
 func socketDeleted(s *stage) {
 	s.must(os.Remove(s.m.Live("/run/mesh/cni.sock")))
-	s.awaitClosed()
-	s.harm()
+	s.staysClosed()
 	s.must(s.RestartPod(s.ctx, "network", "app=mesh", s.m.Name))
 }
 
@@ -212,19 +216,20 @@ func agentCrashLooping(s *stage) {
 	stop := s.keepAgentDown(syscall.SIGKILL)
 	s.awaitClosed()
 	s.restartNetwork()
-	s.harm()
+	s.staysClosed()
 	stop()
 	// Another pod, which the kubelet does not hold back for minutes.
 	s.must(s.RestartPod(s.ctx, gate.Namespace, gate.AgentLabel+"="+gate.AgentLabelValue, s.m.Name))
 }
 
+// agentHung: when it goes on, the mesh is still away.
 func agentHung(s *stage) {
 	stop := s.keepAgentDown(syscall.SIGSTOP)
 	s.awaitClosed()
 	s.killMesh()
-	s.harm()
+	s.staysClosed()
 	stop()
-	s.release(record.HoldMesh)
+	s.meshComesLate()
 }
 
 func agentEvicted(s *stage) {
@@ -244,17 +249,22 @@ func partition(s *stage) {
 	s.meshComesLate()
 }
 
+// apiServerRestarted: a scheduler that lost its watch binds by what it knew before, until
+// it watches again. Only from then on does a taint hold anything back.
 func apiServerRestarted(s *stage) {
 	s.must(s.StopAPIServer())
 	s.killMesh()
 	<-time.After(awhile)
 	s.must(s.StartAPIServer(s.ctx))
 	s.awaitClosed()
+	s.awaitWaiting()
+	s.began = time.Now()
 	s.meshComesLate()
 }
 
 // noController: the write that says that the node is back must arm.
 func noController(s *stage) {
+	s.atOnce = s.gated
 	s.scaleController(0)
 	s.hold(record.HoldMesh)
 	s.powerOff()
@@ -272,7 +282,8 @@ func noAgents(s *stage) {
 	s.powerOff()
 	s.powerOn()
 	s.awaitUp()
-	s.meshComesLate()
+	s.staysClosed()
+	s.release(record.HoldMesh)
 	undo()
 }
 

@@ -66,7 +66,7 @@ const soakBound = 2
 // soakOne reboots one machine, with flavours of its own.
 func soakOne(s *stage, number int, latencies *latencies) {
 	random := rand.New(rand.NewPCG(*soakSeed, uint64(number+1)))
-	s.guarded = s.gated
+	s.atOnce = s.gated
 	var total outcome
 	bound := s.bindPods(soakBound)
 	end := s.Stream(s.ctx, "stream", s.m.Name)

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -30,11 +31,9 @@ type stage struct {
 	m     *machine.Machine
 	gated bool
 	began time.Time
-	// guarded: there is a guard all the while. Then a gate is to be closed from the first
-	// sight of a boot on.
-	guarded bool
-	// holds: nodegate-cni is installed.
-	holds bool
+	// atOnce: a gate is to be closed from the first sight of a boot on, since there is a
+	// guard all the while, or a write that must arm.
+	atOnce bool
 }
 
 func newStage(t *testing.T, l *lab.Lab, m *machine.Machine, gated bool) *stage {
@@ -58,10 +57,13 @@ func (s *stage) powerOn()  { s.Helper(); s.must(s.m.PowerOn(s.ctx)) }
 // awaitNode waits for a state of the Node, the last one or a later one.
 func (s *stage) awaitNode(what string, condition func(lab.NodeSeen) bool) {
 	s.Helper()
-	s.must(s.Await(s.ctx, s.m.Name+" "+what, func(context.Context) (bool, error) {
+	err := s.Await(s.ctx, s.m.Name+" "+what, func(context.Context) (bool, error) {
 		states := s.Seen.Node(s.m.Name)
 		return len(states) > 0 && condition(states[len(states)-1]), nil
-	}))
+	})
+	if err != nil {
+		s.Fatalf("%v; the Node was seen so: %s", err, s.describe())
+	}
 }
 
 // awaitUp waits until the Node shows the last boot and is Ready.
@@ -76,6 +78,57 @@ func (s *stage) awaitClosed() {
 	if s.gated {
 		s.awaitNode("to be closed", func(n lab.NodeSeen) bool { return n.Armed })
 	}
+}
+
+// awaitReport waits until the agent has said in this boot whether it serves. Without
+// nodegate nobody does.
+func (s *stage) awaitReport() {
+	s.Helper()
+	if s.gated {
+		s.awaitNode("to be told by its agent", func(n lab.NodeSeen) bool { return n.Reported == s.m.BootID() })
+	}
+}
+
+// awaitWaiting waits until somebody who looks at a workload of the stream is told why it
+// does not start: it is Pending, and an Event tells of a taint. That it is not bound
+// nevertheless is judged in the end.
+func (s *stage) awaitWaiting() {
+	s.Helper()
+	if !s.gated {
+		return
+	}
+	s.must(s.Await(s.ctx, "a workload that waits for a taint to go from "+s.m.Name, func(ctx context.Context) (bool, error) {
+		pods, err := s.Client.CoreV1().Pods(lab.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=,status.phase=Pending"})
+		if err != nil {
+			return false, err
+		}
+		events, err := s.Client.CoreV1().Events(lab.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "reason=FailedScheduling"})
+		if err != nil {
+			return false, err
+		}
+		return slices.ContainsFunc(events.Items, func(e corev1.Event) bool {
+			return strings.Contains(e.Message, "untolerated taint") && slices.ContainsFunc(pods.Items, func(p corev1.Pod) bool {
+				return p.UID == e.InvolvedObject.UID && p.Spec.NodeSelector[corev1.LabelHostname] == s.m.Name
+			})
+		}), nil
+	}))
+}
+
+// awaitEvent waits until an Event says something of a workload.
+func (s *stage) awaitEvent(workload types.UID, reason, text string) {
+	s.Helper()
+	s.must(s.Await(s.ctx, "an Event "+reason, func(ctx context.Context) (bool, error) {
+		events, err := s.Client.CoreV1().Events(lab.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(workload) + ",reason=" + reason})
+		if err != nil || len(events.Items) == 0 {
+			return false, err
+		}
+		said := events.Items[0].Message
+		s.Logf("%s: %s", reason, said)
+		if !strings.Contains(said, text) {
+			s.Errorf("it does not say %q", text)
+		}
+		return true, nil
+	}))
 }
 
 // awaitOpen waits until the Node is up and open, in this boot and for good reason.
@@ -189,9 +242,9 @@ const schedulerDelay = time.Second
 // outcome is what a scenario has done to the workloads of its machine.
 type outcome struct {
 	starts int
-	// harmed have started without their mesh, and of these late was bound when the
-	// gate was closed.
-	harmed, late int
+	// harmed have started without their mesh, and of these again were bound before the
+	// boot, late when the gate was closed, and reopened after it had been opened again.
+	harmed, again, late, reopened int
 	// bound is of those workloads that were bound to the node though the gate was
 	// closed for a second.
 	bound int
@@ -203,15 +256,17 @@ type outcome struct {
 func (o *outcome) add(more outcome) {
 	o.starts += more.starts
 	o.harmed += more.harmed
+	o.again += more.again
 	o.late += more.late
+	o.reopened += more.reopened
 	o.bound += more.bound
 	o.early += more.early
 	o.earlyHarmed += more.earlyHarmed
 }
 
 func (o outcome) String() string {
-	return fmt.Sprintf("%d workloads started, %d without their mesh, of which %d were bound while the gate was closed; %d bound to a closed node; %d bound as it closed, of which %d started without their mesh",
-		o.starts, o.harmed, o.late, o.bound, o.early, o.earlyHarmed)
+	return fmt.Sprintf("%d workloads started, %d without their mesh, of which %d were bound before the boot, %d while the gate was closed, and %d after it was opened again; %d bound to a closed node; %d bound as it closed, of which %d started without their mesh",
+		o.starts, o.harmed, o.again, o.late, o.reopened, o.bound, o.early, o.earlyHarmed)
 }
 
 func (s *stage) outcome() outcome {
@@ -222,7 +277,7 @@ func (s *stage) outcome() outcome {
 		return err == nil, err
 	}))
 	spans := s.closed()
-	if s.guarded {
+	if s.atOnce {
 		spans = append(spans, s.booting()...)
 	}
 	o := outcome{starts: len(starts)}
@@ -231,12 +286,18 @@ func (s *stage) outcome() outcome {
 			continue
 		}
 		o.harmed++
+		if w.Again {
+			o.again++
+		}
 		switch early, late := boundDuring(spans, w.Seen); {
 		case late:
 			o.late++
 			s.Logf("late: %s, bound %s, started %s", w.Pod, w.Seen.Bound.Format(clock), w.Time.Local().Format(clock))
 		case early && w.Seen.Bound.After(s.began):
 			o.earlyHarmed++
+		case s.openedBefore(spans, w.Seen):
+			o.reopened++
+			s.Logf("after the gate was opened again: %s, bound %s, started %s", w.Pod, w.Seen.Bound.Format(clock), w.Time.Local().Format(clock))
 		}
 	}
 	for _, p := range s.Seen.Pods(lab.Namespace) {
@@ -269,16 +330,25 @@ func boundDuring(spans []span, p lab.PodSeen) (early, late bool) {
 	return early, false
 }
 
-// judge says what the outcome must be: some harm without nodegate, or the scenario
-// shows nothing; and with it none to what was bound when the gate was closed.
+// openedBefore says whether a pod was bound after a gate was opened again that had been
+// closed in this scenario.
+func (s *stage) openedBefore(spans []span, p lab.PodSeen) bool {
+	return slices.ContainsFunc(spans, func(c span) bool {
+		return c.from.At.After(s.began) && c.until != 0 && p.BoundRevision > c.until
+	})
+}
+
+// judge says what the outcome must be: some harm without nodegate that a gate can
+// prevent, or the scenario shows nothing; and with it none to what was bound when the gate was closed, or after
+// it was opened again.
 func (s *stage) judge() {
 	s.Helper()
 	o := s.outcome()
 	s.Log(o)
 	switch {
-	case !s.gated && o.harmed == 0:
+	case !s.gated && o.harmed == o.again:
 		s.Errorf("without nodegate nothing was harmed: the scenario is void")
-	case s.gated && (o.late > 0 || o.bound > 0):
+	case s.gated && (o.late > 0 || o.reopened > 0 || o.bound > 0):
 		s.Errorf("the Node was seen so: %s", s.describe())
 	}
 }
@@ -291,7 +361,7 @@ func (s *stage) describe() string {
 	var all strings.Builder
 	for _, n := range s.Seen.Node(s.m.Name) {
 		if !n.At.Before(s.began) {
-			fmt.Fprintf(&all, "\n%s boot %.4s ready %t armed %t; heartbeat of %.4s ready %t", n.At.Format(clock), n.BootID, n.Ready, n.Armed, n.Reported, n.Serves)
+			fmt.Fprintf(&all, "\n%s boot %.4s ready %t armed %t; heartbeat of %.4s ready %t %s", n.At.Format(clock), n.BootID, n.Ready, n.Armed, n.Reported, n.Serves, n.Failing)
 		}
 	}
 	return all.String()
@@ -306,21 +376,36 @@ func (s *stage) awaitGone() {
 	s.awaitNode("to be taken for unreachable", func(n lab.NodeSeen) bool { return !n.Ready })
 }
 
-// harm lets the trouble do what it does. Where nothing prevents it, workloads start.
+// harm lets the trouble do what it does. Where nothing prevents it, new workloads start
+// without their mesh.
 func (s *stage) harm() {
 	s.Helper()
 	if s.gated {
 		<-time.After(awhile)
-	} else {
-		s.awaitStarts(time.Now(), 3)
+		return
 	}
+	since := time.Now()
+	s.must(s.Await(s.ctx, "3 new workloads to start without their mesh on "+s.m.Name, func(context.Context) (bool, error) {
+		starts, err := s.Starts(s.m, since)
+		starts = slices.DeleteFunc(starts, func(w lab.Started) bool { return w.Meshed || w.Again })
+		return len(starts) >= 3, err
+	}))
 }
 
-// meshComesLate: a node is up for some time before its mesh serves.
+// staysClosed: new pods wait for some time.
+func (s *stage) staysClosed() {
+	s.Helper()
+	s.awaitClosed()
+	s.awaitWaiting()
+	s.harm()
+}
+
+// meshComesLate: a node is up for some time, and its agent, before its mesh serves.
 func (s *stage) meshComesLate() {
 	s.Helper()
 	s.awaitClosed()
-	s.harm()
+	s.awaitReport()
+	s.staysClosed()
 	s.release(record.HoldMesh)
 }
 
@@ -347,16 +432,22 @@ func (s *stage) restartNetwork() {
 func (s *stage) keepAgentDown(signal syscall.Signal) (stop func()) {
 	ctx, cancel := context.WithCancel(s.ctx)
 	var group sync.WaitGroup
+	met := 0
 	group.Go(func() {
 		for ticker := time.NewTicker(50 * time.Millisecond); ctx.Err() == nil; <-ticker.C {
-			if _, err := s.m.Signal(signal, "nodegate-agent", ""); err != nil {
+			count, err := s.m.Signal(signal, "nodegate-agent", "")
+			if err != nil {
 				s.Error(err)
 			}
+			met += count
 		}
 	})
 	return func() {
 		cancel()
 		group.Wait()
+		if s.gated && met == 0 {
+			s.Error("there was no agent to keep down")
+		}
 		if signal == syscall.SIGSTOP {
 			_, err := s.m.Signal(syscall.SIGCONT, "nodegate-agent", "")
 			s.must(err)

@@ -3,13 +3,11 @@
 package e2e
 
 import (
-	"context"
 	"os"
 	"strings"
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nodegate/nodegate/gate"
@@ -75,7 +73,7 @@ func (s *stage) uninstallLate() {
 	if kept, err := s.removeTaint(s.ctx); err != nil || !kept {
 		s.Errorf("the taint could be removed (%v), while its admission is there", err)
 	}
-	s.awaitEvent(held, "FailedCreatePodSandBox", "nodegate")
+	s.awaitEvent(held.UID, "FailedCreatePodSandBox", "nodegate")
 
 	left, err := s.Uninstall(s.ctx)
 	s.must(err)
@@ -88,23 +86,6 @@ func (s *stage) uninstallLate() {
 		s.Errorf("of %d nodes it says what is left to do on %d: %v", len(s.Machines), len(nodes), left)
 	}
 	s.must(s.Clear(s.ctx, other.m.Name))
-}
-
-// awaitEvent waits until an Event says something of a pod.
-func (s *stage) awaitEvent(pod *corev1.Pod, reason, text string) {
-	s.Helper()
-	s.must(s.Await(s.ctx, "an Event "+reason, func(ctx context.Context) (bool, error) {
-		events, err := s.Client.CoreV1().Events(pod.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(pod.UID) + ",reason=" + reason})
-		if err != nil || len(events.Items) == 0 {
-			return false, err
-		}
-		said := events.Items[0].Message
-		s.Logf("%s: %s", reason, said)
-		if !strings.Contains(said, text) {
-			s.Errorf("it does not say %q", text)
-		}
-		return true, nil
-	}))
 }
 
 // expectUninstalled: no Node has a mark of the gate, and no list names a plugin.

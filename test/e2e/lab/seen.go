@@ -33,10 +33,11 @@ type NodeSeen struct {
 	Ready  bool
 	// Armed is whether it carried the default gate's taint.
 	Armed bool
-	// Reported is the boot of which the agent has written a heartbeat, and Serves
-	// whether that said so.
+	// Reported is the boot of which the agent has written a heartbeat, Serves whether
+	// that said so, and Failing what it names else.
 	Reported string
 	Serves   bool
+	Failing  string
 }
 
 // PodSeen is what watches showed of a pod, and when.
@@ -96,6 +97,11 @@ func (s *Seen) node(object any) {
 	}
 	if heartbeat, err := gate.ParseHeartbeat(node.Annotations[s.gate.HeartbeatAnnotation()]); err == nil {
 		state.Reported, state.Serves = heartbeat.BootID, heartbeat.Ready
+		for _, token := range heartbeat.Extra {
+			if token.Key == gate.TokenFailing {
+				state.Failing = token.Value
+			}
+		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

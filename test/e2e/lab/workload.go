@@ -129,6 +129,8 @@ type Started struct {
 	// Meshed says whether the mesh's plugin was called for the pod's network, and its
 	// mesh took it in. A pod that is not is the harm that nodegate prevents.
 	Meshed bool
+	// Again: it was bound before the boot in which it starts. No taint holds that back.
+	Again bool
 }
 
 // Starts returns all starts of workloads on a machine since a time.
@@ -160,7 +162,10 @@ func (l *Lab) Starts(m *machine.Machine, since time.Time) ([]Started, error) {
 		if !ok {
 			return nil, fmt.Errorf("the pod %s has started, and no watch has shown it", start.Pod)
 		}
-		all = append(all, Started{Start: start, Seen: seen, Meshed: meshed[network{m.Boot(start.Time), start.UID, start.Network}]})
+		boot := m.Boot(start.Time)
+		all = append(all, Started{
+			Start: start, Seen: seen, Meshed: meshed[network{boot, start.UID, start.Network}], Again: m.Boot(seen.Bound) < boot,
+		})
 	}
 	return all, nil
 }
