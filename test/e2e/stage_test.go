@@ -356,11 +356,12 @@ func (s *stage) judge() {
 // clock is how times are told.
 const clock = "15:04:05.000"
 
-// describe tells how the Node looked, and when.
+// describe tells how the Node looked when the scenario began, and from then on.
 func (s *stage) describe() string {
 	var all strings.Builder
-	for _, n := range s.Seen.Node(s.m.Name) {
-		if !n.At.Before(s.began) {
+	states := s.Seen.Node(s.m.Name)
+	for i, n := range states {
+		if i+1 == len(states) || !states[i+1].At.Before(s.began) {
 			fmt.Fprintf(&all, "\n%s boot %.4s ready %t armed %t; heartbeat of %.4s ready %t %s", n.At.Format(clock), n.BootID, n.Ready, n.Armed, n.Reported, n.Serves, n.Failing)
 		}
 	}
