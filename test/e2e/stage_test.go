@@ -339,8 +339,8 @@ func (s *stage) openedBefore(spans []span, p lab.PodSeen) bool {
 }
 
 // judge says what the outcome must be: some harm without nodegate that a gate can
-// prevent, or the scenario shows nothing; and with it none to what was bound when the gate was closed, or after
-// it was opened again.
+// prevent, or the scenario shows nothing; and with it none to what was bound when the
+// gate was closed, or after it was opened again.
 func (s *stage) judge() {
 	s.Helper()
 	o := s.outcome()

@@ -142,7 +142,7 @@ func (gs Groups) join() error {
 }
 
 // remove removes the groups with all that are below them. Processes that are killed
-// leave them a moment later.
+// leave them a moment later, many of them on busy cores some seconds.
 func (gs Groups) remove() error {
 	var faults []error
 	for _, g := range gs {
@@ -174,7 +174,7 @@ func removeGroup(dir string) error {
 		if err == nil || errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
-		if !errors.Is(err, syscall.EBUSY) || time.Since(began) > 10*time.Second {
+		if !errors.Is(err, syscall.EBUSY) || time.Since(began) > time.Minute {
 			return err
 		}
 	}
