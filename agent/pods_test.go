@@ -355,25 +355,30 @@ func TestPodLookup_IsBounded(t *testing.T) {
 // TestPodLookup_ReadsFewAtOnce: whoever may create a pod decides how large it is, and
 // all pods of a node come at the same time after a boot.
 func TestPodLookup_ReadsFewAtOnce(t *testing.T) {
-	var reading, most atomic.Int32
+	var reading atomic.Int32
 	const pods = 50
-	answers, rings, started := make(chan struct{}), make(chan struct{}), make(chan struct{}, pods)
+	// started has, for each pod that is read, how many are by then.
+	answers, rings, started := make(chan struct{}), make(chan struct{}), make(chan int32, pods+1)
 	a, _ := alone(t)
 	l := &podLookup{
 		node: "n", clock: a.clock, log: a.log, turns: make(chan struct{}, podsAtOnce), seen: map[netconf.Pod]sighting{}, changed: func() { rings <- struct{}{} },
-		get: func(context.Context, string, string) (*corev1.Pod, error) {
-			most.Store(max(most.Load(), reading.Add(1)))
+		get: func(ctx context.Context, _, _ string) (*corev1.Pod, error) {
+			started <- reading.Add(1)
 			defer reading.Add(-1)
-			started <- struct{}{}
-			<-answers
-			return &corev1.Pod{Spec: corev1.PodSpec{NodeName: "n"}}, nil
+			select {
+			case <-answers:
+				return &corev1.Pod{Spec: corev1.PodSpec{NodeName: "n"}}, nil
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
 		},
 	}
 	for i := range pods {
 		_, _ = l.find(t.Context(), netconf.Pod{Namespace: "a", Name: fmt.Sprint("p", i)})
 	}
+	var most int32
 	for range podsAtOnce {
-		<-started
+		most = max(most, <-started)
 	}
 	gone, cancel := context.WithCancel(t.Context())
 	_, _ = l.find(gone, netconf.Pod{Namespace: "a", Name: "gone"})
@@ -383,8 +388,12 @@ func TestPodLookup_ReadsFewAtOnce(t *testing.T) {
 		answers <- struct{}{}
 		<-rings
 	}
-	if got := most.Load(); got > podsAtOnce {
-		t.Errorf("%d pods are read at the same time, want at most %d", got, podsAtOnce)
+	close(started)
+	for reading := range started {
+		most = max(most, reading)
+	}
+	if most != podsAtOnce {
+		t.Errorf("%d pods are read at the same time, want %d", most, podsAtOnce)
 	}
 }
 
